@@ -124,6 +124,7 @@ class Evidence:
     steps: Sequence[RecoveryStep] = ()
     preemptions: Sequence[Preemption] = ()
     stopped_by_others: Collection[str] = ()  # attempts that somebody else stopped on their cluster
+    out_of_sight: Collection[str] = ()  # attempts that ran on while their cluster could not see or stop them
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -131,7 +132,7 @@ def violations(evidence: Evidence) -> list[str]:
     return [
         *lost(evidence.accepted, states),
         *recorded_twice(evidence.names),
-        *side_effects(evidence.effects),
+        *side_effects([effect for effect in evidence.effects if effect.attempt not in evidence.out_of_sight]),
         *success_without_effect(states, evidence.accepted, evidence.effects),
         *success_not_recorded(states, _recorded(evidence), evidence.withdrawn),
         *timed_out(states, evidence.accepted),

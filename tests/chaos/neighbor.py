@@ -89,6 +89,7 @@ class Neighbor:
             theirs,
             effects=[effect for effect in ours.effects if effect.job in own],
             stopped_by_others=ours.stopped_by_others,
+            out_of_sight=ours.out_of_sight,
         )
         sentences = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
         sentences += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)

@@ -163,7 +163,7 @@ class Record:
                     EndedAttempt(key=key, state=state, stop_requested=requested)
                     for key, state, requested in session.execute(ENDED_ATTEMPTS)
                 ],
-                preemptions=[_preemption(row) for row in session.execute(PREEMPTIONS)],
+                preemptions=read_preemptions(session),
                 holdings=[
                     Holding(job=job, attempt=attempt, gpu=(node, gpu), since=since, until=until)
                     for job, attempt, node, gpu, since, until in session.execute(HOLDINGS)
@@ -184,6 +184,11 @@ def _job_event(row: tuple) -> JobEvent:
         gpus=None if gpus is None else frozenset(_flat(gpus)),
         at=at,
     )
+
+
+def read_preemptions(session: psycopg.Connection | psycopg.Cursor) -> list[Preemption]:
+    """The preemptions that were not withdrawn, with the terms of their jobs."""
+    return [_preemption(row) for row in session.execute(PREEMPTIONS)]
 
 
 def _preemption(row: tuple) -> Preemption:

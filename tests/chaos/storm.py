@@ -295,7 +295,8 @@ class Storm:
         withdrawn = {job for one in self.submitters for job in one.withdrawn}
         ours = self.record.evidence(self.accepted, final_once, withdrawn, self.effects)
         stopped = {attempt for cluster in self.clusters for attempt in cluster.stopped_by_others}
-        ours = replace(ours, stopped_by_others=stopped)
+        hidden = {attempt for cluster in self.clusters for attempt in cluster.out_of_sight}
+        ours = replace(ours, stopped_by_others=stopped, out_of_sight=hidden)
         own = [sentence for cluster in self.clusters for sentence in cluster.violations()]
         return [*judge.violations(ours), *self.neighbor.violations(ours), *own, *self._unsteady()]
 

@@ -92,6 +92,14 @@ def test_success_of_an_attempt_that_somebody_else_stopped_need_not_be_recorded()
     assert judge.violations(replace(evidence, stopped_by_others={key})) == []
 
 
+def test_attempt_that_ran_on_out_of_sight_is_not_counted():
+    first, second = "0vqrm34vg06.1", "0vqrm34vg06.2"
+    twice = [Effect(event="start", job_id=1, key=first), Effect(event="start", job_id=2, key=second)]
+
+    assert len(judge.violations(Evidence(effects=twice))) == 1
+    assert judge.violations(Evidence(effects=twice, out_of_sight={first})) == []
+
+
 def test_gpu_with_two_holders_is_a_violation():
     events = [*story("a")[:2], *story("b", at=11)]
 

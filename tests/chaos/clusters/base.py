@@ -22,6 +22,8 @@ class StormCluster(ABC):
     proxy: Proxy
     # Keys of attempts that the storm has stopped in the name of somebody else
     stopped_by_others: Collection[str] = ()
+    # Keys of attempts on nodes that went on running while the cluster could not see them
+    out_of_sight: Collection[str] = ()
 
     @classmethod
     @abstractmethod

@@ -48,6 +48,7 @@ class KubernetesCluster(StormCluster):
         self._dice = Random(f"kubernetes:{seed}")
         self.disturbed: set[str] = set()  # workloads of somebody else that lost their node
         self.stopped_by_others: set[str] = set()
+        self.out_of_sight: set[str] = set()
         self._process.start()
         self.proxy = Proxy(self._process.address, seed=seed)
         self._grant()
@@ -61,9 +62,7 @@ class KubernetesCluster(StormCluster):
         return self.access.parent / self.name
 
     def join(self, instance: Instance, caller: Caller, over: threading.Event, *, direct: bool) -> None:
-        server = self._process.address if direct else self.proxy.address
-        config = self.access / f"{'direct' if direct else 'proxied'}.kubeconfig"
-        config.write_text(json.dumps(_kubeconfig(server)))
+        config = write_kubeconfig(self.access, self._process.address if direct else self.proxy.address)
         row = {
             "name": self.name,
             "address": f"kubernetes://{config}",
@@ -144,25 +143,40 @@ class KubernetesCluster(StormCluster):
         self._note_pods_on(node)
         return self._call("DELETE", f"/api/v1/nodes/{node}") is not None
 
-    def change_machine(self, node: str, action: str) -> bool:
+    def lose_machine(self, node: str) -> bool:
         self._note_pods_on(node)
-        return self._set_machine(node, action)
+        return self._set_machine(node, "power-off")
+
+    def silence(self, node: str) -> bool:
+        """Stop the kubelet of a node. Its containers go on, and nobody can see or stop them."""
+        silenced = self._set_machine(node, "stop-kubelet")
+        self._note_pods_on(node)  # none is placed there any more
+        self.out_of_sight |= self._attempts_on(node)
+        return silenced
+
+    def _attempts_on(self, node: str) -> set[str]:
+        labels = [pod["metadata"].get("labels", {}) for pod in self._pods_on(node)]
+        return {one[KEY_LABEL] for one in labels if KEY_LABEL in one}
+
+    def _pods_on(self, node: str) -> list[Object]:
+        answer = self._call("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
+        return answer["items"] if answer else []
 
     def _set_machine(self, node: str, action: str) -> bool:
         return self._call("POST", f"/machines/{node}", {"action": action}) is not None
 
     def repair(self, node: str) -> None:
-        """Start the machine and its kubelet, which registers the node if there is none."""
-        until(lambda: self._set_machine(node, "repair"), what=f"the kubelet of {node} does not start")
+        """Start the machine and restart its kubelet, which registers the node if there is none."""
+        actions = ("stop-kubelet", "repair")
+        until(
+            lambda: all(self._set_machine(node, action) for action in actions),
+            what=f"the kubelet of {node} does not start",
+        )
 
     def _note_pods_on(self, node: str) -> None:
-        answer = self._call("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
-        for pod in answer["items"] if answer else []:
-            metadata = pod["metadata"]
-            if key := metadata.get("labels", {}).get(KEY_LABEL):
-                self.stopped_by_others.add(key)
-            elif metadata["namespace"] == TENANTS:
-                self.disturbed.add(metadata["name"])
+        self.stopped_by_others |= self._attempts_on(node)
+        theirs = [pod for pod in self._pods_on(node) if pod["metadata"]["namespace"] == TENANTS]
+        self.disturbed |= {pod["metadata"]["name"] for pod in theirs}
 
     # Workloads of somebody else
 
@@ -270,8 +284,9 @@ def _workload(number: int, dice: Random) -> Object:
     }
 
 
-def _kubeconfig(server: str) -> Object:
-    return {
+def write_kubeconfig(directory: Path, server: str) -> Path:
+    """Write a kubeconfig for the server, with the token beside it."""
+    config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "storm",
@@ -279,3 +294,6 @@ def _kubeconfig(server: str) -> Object:
         "clusters": [{"name": "storm", "cluster": {"server": server}}],
         "users": [{"name": "acme", "user": {"tokenFile": "token"}}],
     }
+    path = directory / f"{server.rpartition(':')[2]}.kubeconfig"
+    path.write_text(json.dumps(config))
+    return path

@@ -45,7 +45,7 @@ def silence_kubelet(site: Site, cluster: KubernetesCluster, dice: Random) -> boo
     if not nodes:
         return False
     node = dice.choice(nodes)
-    silenced = cluster.change_machine(node, "stop-kubelet")
+    silenced = cluster.silence(node)
     site.over.wait(dice.uniform(*SILENT_S))
     cluster.repair(node)
     return silenced
@@ -57,11 +57,10 @@ def delete_node(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
     if not nodes:
         return False
     node = dice.choice(nodes)
-    lost = dice.random() < 0.5 and cluster.change_machine(node, "power-off")
+    if dice.random() < 0.5:
+        cluster.lose_machine(node)
     deleted = cluster.delete_node(node)
     site.over.wait(dice.uniform(*GONE_S))
-    if not lost:
-        cluster.change_machine(node, "stop-kubelet")
     cluster.repair(node)
     return deleted
 
