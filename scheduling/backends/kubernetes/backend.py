@@ -35,6 +35,7 @@ from .jobs import group_job, workload_groups
 from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
+from .pods import Pod
 
 # Each pod runs the script, so each is a rank already
 RANK_LAUNCHER = """\
@@ -167,15 +168,13 @@ class KubernetesBackend:
     # Listings from the caches
 
     def _new_node_listing(self) -> ClusterListing[BackendNode]:
-        held: dict[str, int] = defaultdict(int)
+        pods: dict[str, list[Pod]] = defaultdict(list)
         for pod in self._cluster.pods.cache.objects.values():
-            if pod.holds_gpus:
-                held[pod.node] += pod.gpus
+            if pod.node and pod.is_live:
+                pods[pod.node].append(pod)
         nodes = self._cluster.nodes.cache
-        reports = nodes.objects.values()
-        return ClusterListing(
-            [backend_node(report, held[report.name], held[report.name] > 0) for report in reports], nodes.unreadable
-        )
+        rows = [backend_node(report, pods[report.name]) for report in nodes.objects.values()]
+        return ClusterListing(rows, nodes.unreadable)
 
     def _new_job_listing(self, reasons: Mapping[str, str], late: frozenset[str]) -> ClusterListing[BackendJob]:
         workloads, lost = self._cluster.workloads(), self._cluster.lost_nodes()

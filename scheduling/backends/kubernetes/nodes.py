@@ -14,7 +14,8 @@ Taints with the effect NoSchedule alone mean nothing here: many sites reserve th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from jobs.core.lifecycle import NodeFlag, NodeState, node_state_for_usage
 
 from ..base import BackendNode
 from .fields import MalformedObject, mapping_at, mappings_at, require_text, text_at, texts_at
+from .pods import Pod
 from .resources import cpu_count, gpu_counts, gpu_total, memory_mb, mig_profiles
 
 MAX_NODE_NAME_LENGTH = 64  # characters, as in the database column
@@ -96,15 +98,21 @@ def read_node(item: Mapping[str, Any]) -> NodeReport:
     )
 
 
-def backend_node(report: NodeReport, gpus_held: int, busy: bool) -> BackendNode:
-    """The node with the state that its pods give it."""
+def backend_node(report: NodeReport, pods: Sequence[Pod]) -> BackendNode:
+    """The node with the state that its live pods give it.
+
+    What pods of DaemonSets and other services request is not offered to jobs: the kubelet would reject a job that
+    requests all CPUs of the node.
+    """
+    services = [pod for pod in pods if not pod.gpus and not pod.owner.key]
+    held = sum(pod.gpus for pod in pods)
     return BackendNode(
         name=report.name,
-        state=node_state_for_usage(report.gpus, gpus_held, busy) if report.usable else NodeState.DOWN,
+        state=node_state_for_usage(report.gpus, held, held > 0) if report.usable else NodeState.DOWN,
         flags=report.flags,
         reason=report.reason,
-        cpus=report.cpus,
-        memory_mb=report.memory_mb,
+        cpus=max(0, math.floor(report.cpus - sum(pod.cpus for pod in services))),
+        memory_mb=max(0, report.memory_mb - sum(pod.memory_mb for pod in services)),
         gpus=report.gpus,
         gpu_model=report.gpu_model,
         features=report.features,

@@ -79,10 +79,6 @@ class Pod:
     def is_live(self) -> bool:
         return self.end is None and self.gone_at is None
 
-    @property
-    def holds_gpus(self) -> bool:
-        return bool(self.node and self.gpus) and self.is_live
-
 
 def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
     """Raises MalformedObject."""

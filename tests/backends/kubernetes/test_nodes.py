@@ -5,16 +5,28 @@ import pytest
 from jobs.core.lifecycle import NodeFlag, NodeState
 from scheduling.backends.kubernetes.fields import MalformedObject
 from scheduling.backends.kubernetes.nodes import backend_node, read_node
+from scheduling.backends.kubernetes.ownership import KEY_LABEL, OwnerMapping
+from scheduling.backends.kubernetes.pods import read_pod
 from scheduling.core.observations import topology
-from tests.backends.kubernetes.objects import condition, node
+from tests.backends.kubernetes.objects import condition, node, pod
 
 READY, UNREADY = condition("Ready"), condition("Ready", "False", reason="KubeletNotReady", message="runtime is down")
 SILENT = condition("Ready", "Unknown", message="Kubelet stopped posting node status.")
 DEADLOCK = condition("KernelDeadlock", message="task stuck")
 
 
-def reported(item, held=0):
-    return backend_node(read_node(item), held, held > 0)
+def reported(item, held=0, pods=()):
+    gpu_pods = [pod("train", on="n1", gpus=held)] if held else []
+    return backend_node(read_node(item), [read_pod(one, OwnerMapping()) for one in (*gpu_pods, *pods)])
+
+
+def test_requests_of_services_are_not_offered_to_jobs():
+    services = [pod(name, on="n1", gpus=0) for name in ("device-plugin", "exporter")]
+    own = pod("eval", on="n1", gpus=0, labels={KEY_LABEL: "j1.1"})
+
+    assert reported(node()).cpus == 64
+    assert reported(node(), pods=[*services, own]).cpus == 60
+    assert reported(node(), held=8, pods=services).cpus == 60
 
 
 @pytest.mark.parametrize(
