@@ -25,6 +25,8 @@ Control mode: How much Acme does on a cluster. Observe: it only reads. Advise: i
 Decision: What recovery does, proposes or records about one failure, with its reasons.
 Diagnosis: The cause of a failed attempt, with evidence and confidence.
 Drain: Keep new jobs off a node. Running jobs finish, or are requeued after a checkpoint or at once.
+Energy: What GPUs used, by their counters, their power or an estimate, and the rest of their nodes where it is
+    measured.
 ETTR: Effective training time ratio: productive time of a job divided by the time since its submission.
 Event: An entry in the history of a job, node or incident. Events cannot be changed.
 Evidence: Log lines and facts on which a diagnosis rests.

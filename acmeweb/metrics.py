@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
@@ -283,6 +284,7 @@ def _accounting(names: Iterable[str]) -> Iterator[Metric]:
     seconds = [((name,), row["recovery_s"]) for name, row in figures.items() if row["recovery_s"] is not None]
     help = "Median time from such a failure to the next start."
     yield _gauge("acme_recovery_seconds", help, ("cluster",), seconds)
+    yield from _energy(figures)
     times = [((name,), row["at"]) for name, row in figures.items()]
     yield _gauge(
         "acme_ledger_computed_timestamp_seconds",
@@ -290,6 +292,24 @@ def _accounting(names: Iterable[str]) -> Iterator[Metric]:
         ("cluster",),
         times,
     )
+
+
+def _energy(figures: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yield the energy of clusters with telemetry of it."""
+    known = {name: row for name, row in figures.items() if "kwh" in row}
+
+    def by_key(part: str) -> list[tuple[tuple[str, str], float]]:
+        return [((name, key), value) for name, row in known.items() for key, value in row[part].items()]
+
+    def of(part: str) -> list[tuple[tuple[str], float]]:
+        return [((name,), row[part]) for name, row in known.items() if row[part] is not None]
+
+    help = "Energy of the last day: of GPUs by counter, by power, by estimate, and of the nodes beside them."
+    yield _gauge("acme_energy_kwh_last_day", help, ("cluster", "basis"), by_key("kwh"))
+    help = "Energy of the last day that was lost to failures and preemption, by cause."
+    yield _gauge("acme_energy_kwh_lost_last_day", help, ("cluster", "cause"), by_key("kwh_lost"))
+    yield _gauge("acme_energy_cost_last_day", "Cost of the last day's energy.", ("cluster",), of("energy_cost"))
+    yield _gauge("acme_co2_kg_last_day", "CO2 of the last day's energy.", ("cluster",), of("co2_kg"))
 
 
 def _job_info(names: Mapping[int, str], visible: QuerySet[Job]) -> Metric:

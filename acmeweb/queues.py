@@ -29,6 +29,7 @@ WORKER_QUEUES = (
         tasks=(
             "scheduling.accounts",
             "scheduling.campaigns",
+            "scheduling.energy",
             "failures.burn_in",
             "scheduling.estimate",
             "scheduling.estimates",

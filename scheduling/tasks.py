@@ -19,8 +19,8 @@ from scheduling.backends.base import BackendError
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
 from scheduling.loops import campaigns as campaign_loop
+from scheduling.loops import energy, pod_logs, simulations
 from scheduling.loops import evaluation_rules as rules
-from scheduling.loops import pod_logs, simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
@@ -154,6 +154,11 @@ def read_cluster_telemetry(cluster_id: int) -> int:
     return read_telemetry_once(Cluster.objects.get(pk=cluster_id), telemetry.read_exporter)
 
 
+@shared_task(name="scheduling.energy")
+def count_energy() -> int:
+    return energy.count_energy_once(clock.now())
+
+
 @shared_task(name="scheduling.minutes")
 def record_cluster_minutes() -> int:
     return record_minutes_once(clock.now())
@@ -187,6 +192,7 @@ def follow_logs() -> int:
 def sweep() -> int:
     request_overdue_turns(clock.now())
     delete_old_minutes(clock.now())
+    energy.delete_old_energy(clock.now())
     delete_expired_web_state(clock.now())
     pod_logs.delete_old_logs_once(clock.now())
     return roll_up_and_expire_once(clock.now())

@@ -82,6 +82,8 @@ TitleOption = Annotated[str | None, typer.Option("--title", help="Title shown on
 PriceOption = Annotated[
     float | None, typer.Option("--gpu-hour-price", help="Price of a GPU-hour, in the server's currency.")
 ]
+KwhPriceOption = Annotated[float | None, typer.Option("--kwh-price", help="Price of a kWh, in the server's currency.")]
+CarbonOption = Annotated[float | None, typer.Option("--co2", help="Grams of CO2 per kWh of the cluster's electricity.")]
 ModeOption = Annotated[
     ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
 ]
@@ -98,6 +100,8 @@ FIELD_OF_PARAMETER = {
     "checkpoint_root": "checkpoint_root",
     "title": "title",
     "price": "gpu_hour_price",
+    "kwh_price": "kwh_price",
+    "co2": "co2_g_per_kwh",
     "mode": "mode",
     "reason": "reason",
 }
@@ -135,6 +139,8 @@ def add(
     checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
+    kwh_price: KwhPriceOption = None,
+    co2: CarbonOption = None,
     mode: ModeOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
@@ -162,6 +168,8 @@ def change_cluster(
     checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
+    kwh_price: KwhPriceOption = None,
+    co2: CarbonOption = None,
     mode: ModeOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,

@@ -66,6 +66,7 @@ class FailureStatistics(ApiEndpoint):
             "num": table.num,
             "gpu_hours": table.gpu_hours,
             "gpu_hours_lost": table.gpu_hours_lost,
+            "kwh_lost": table.kwh_lost,
             "rows": [asdict(row) for row in table.rows],
         }
         return Response(body)

@@ -217,6 +217,7 @@ FAILURE_ROW_SHAPE = ResourceShape(
         "restarted": integer_field("Number of jobs that ran again."),
         "gpu_hours": float_field(),
         "gpu_hours_lost": float_field("GPU-hours since the last checkpoint."),
+        "kwh_lost": float_field("Energy of that time. Null: no telemetry of energy or power.", nullable=True),
     },
 )
 FAILURE_TABLE_SHAPE = ResourceShape(
@@ -228,6 +229,7 @@ FAILURE_TABLE_SHAPE = ResourceShape(
         "num": integer_field(),
         "gpu_hours": float_field(),
         "gpu_hours_lost": float_field(),
+        "kwh_lost": float_field("Null: no telemetry of energy or power.", nullable=True),
         "rows": nested_list_field(FAILURE_ROW_SHAPE, "Rows, most GPU time first."),
     },
 )

@@ -1,7 +1,8 @@
 """Failure statistics of a period by cause, node, team or kind, with the columns of the AcmeTrace failure table.
 
 One query over the diagnoses of the period. Each failure counts once; grouped by node, once for each suspect node. Time
-to restart is from the end of an attempt to the next start of its job; it is empty if the job did not run again.
+to restart is from the end of an attempt to the next start of its job; it is empty if the job did not run again. Lost
+energy is the attempt's energy in proportion to the lost time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ SELECT {sort} AS category, {name} AS reason, count(*) AS num,
        avg(d.gpus)::float8, percentile_cont(0.5) WITHIN GROUP (ORDER BY d.gpus),
        avg(d.ran_min)::float8, percentile_cont(0.5) WITHIN GROUP (ORDER BY d.ran_min),
        avg(d.back_min)::float8, percentile_cont(0.5) WITHIN GROUP (ORDER BY d.back_min),
-       count(d.back_min), sum(d.gpus * d.ran_min / 60)::float8, sum(d.gpus * d.lost_min / 60)::float8
+       count(d.back_min), sum(d.gpus * d.ran_min / 60)::float8, sum(d.gpus * d.lost_min / 60)::float8,
+       sum(energy.kwh * least(1, d.lost_min / nullif(d.ran_min, 0)))::float8
 FROM (
   SELECT d.id, d.root_cause, d.category, d.gpus, d.attempt_id, d.cluster_id,
          extract(epoch FROM d.ran) / 60 AS ran_min, extract(epoch FROM d.lost) / 60 AS lost_min,
@@ -39,6 +41,10 @@ JOIN jobs_attempt a ON a.id = d.attempt_id
 JOIN jobs_job j ON j.id = a.job_id
 JOIN jobs_team t ON t.id = j.team_id
 JOIN jobs_cluster c ON c.id = d.cluster_id
+CROSS JOIN LATERAL (
+  SELECT sum(counter_j + power_j + estimate_j + host_j) / 3600000 AS kwh FROM jobs_energyhour
+  WHERE attempt_id = d.attempt_id
+) AS energy
 {nodes}
 WHERE %(teams)s::bigint[] IS NULL OR j.team_id = ANY(%(teams)s)
 GROUP BY 1, 2 ORDER BY sum(d.gpus * d.ran_min) DESC, count(*) DESC, 2
@@ -65,6 +71,7 @@ class FailureRow:
     restarted: int
     gpu_hours: float
     gpu_hours_lost: float
+    kwh_lost: float | None  # None: no telemetry of energy or power
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +80,7 @@ class FailureTable:
     num: int
     gpu_hours: float
     gpu_hours_lost: float
+    kwh_lost: float | None
 
 
 def failure_table(
@@ -96,12 +104,13 @@ def failure_table(
         num=sum(row.num for row in rows),
         gpu_hours=round(sum(row.gpu_hours for row in rows), 2),
         gpu_hours_lost=round(sum(row.gpu_hours_lost for row in rows), 2),
+        kwh_lost=_round_figure(sum(known)) if (known := [row.kwh_lost for row in rows if row.kwh_lost]) else None,
     )
 
 
 def _failure_row(values: Sequence[object], total: float) -> FailureRow:
     category, reason, num, *numbers = values
-    demand, demand_mid, ran, ran_mid, back, back_mid, restarted, hours, lost = numbers
+    demand, demand_mid, ran, ran_mid, back, back_mid, restarted, hours, lost, kwh_lost = numbers
     return FailureRow(
         category=str(category),
         reason=str(reason),
@@ -116,6 +125,7 @@ def _failure_row(values: Sequence[object], total: float) -> FailureRow:
         restarted=int(restarted),  # type: ignore[call-overload]
         gpu_hours=_round_figure(hours) or 0,
         gpu_hours_lost=_round_figure(lost) or 0,
+        kwh_lost=_round_figure(kwh_lost),
     )
 
 

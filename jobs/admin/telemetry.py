@@ -9,7 +9,16 @@ from django.contrib import admin
 
 from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
-from jobs.models import ClusterMinute, LatestProgress, RankTimes, Sample, Section
+from jobs.models import (
+    ClusterMinute,
+    EnergyClock,
+    EnergyHour,
+    EnergyPrice,
+    LatestProgress,
+    RankTimes,
+    Sample,
+    Section,
+)
 
 
 def _known_values(values: list[float | None]) -> list[float]:
@@ -123,3 +132,27 @@ class RankTimesAdmin(RecordAdmin):
             return formatting.MISSING_TEXT
         rank, seconds = max(enumerate(times.seconds), key=lambda pair: pair[1])
         return f"rank {rank}: {seconds:.3f} s"
+
+
+@admin.register(EnergyHour)
+class EnergyHourAdmin(RecordAdmin):
+    list_display = ("id", "cluster", "attempt", "start", "counter_j", "power_j", "estimate_j", "host_j")
+    list_select_related = ("cluster", "attempt")
+    list_filter = ("cluster",)
+    ordering = ("-pk",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."
+
+
+@admin.register(EnergyClock)
+class EnergyClockAdmin(RecordAdmin):
+    list_display = ("cluster", "counted_until")
+    list_select_related = ("cluster",)
+
+
+@admin.register(EnergyPrice)
+class EnergyPriceAdmin(RecordAdmin):
+    list_display = ("cluster", "start", "kwh_price", "co2_g_per_kwh")
+    list_select_related = ("cluster",)
+    list_filter = ("cluster",)
+    ordering = ("-pk",)

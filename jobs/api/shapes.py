@@ -284,6 +284,8 @@ CLUSTER = ResourceShape(
         "mode": text_field("Control mode: what Acme may do on the cluster.", choices=ClusterMode.values),
         "policy": text_field(),
         "gpu_hour_price": number_field("In the server's currency; null: costs are not shown.", nullable=True),
+        "kwh_price": number_field("Price of a kWh in hours without an imported price.", nullable=True),
+        "co2_g_per_kwh": number_field("Carbon intensity in hours without an imported value.", nullable=True),
         "product": text_field(),
         "last_contact_at": datetime_field("When the cluster last responded.", nullable=True, observed=True),
         "last_error": text_field("Why the last scheduling turn failed; empty: it succeeded.", observed=True),
@@ -433,6 +435,10 @@ CLUSTER_CHANGES = {
     ),
     "gpu_hour_price": number_field(
         "In the server's currency; null: costs are not shown.", nullable=True, required=False
+    ),
+    "kwh_price": number_field("Price of a kWh in hours without an imported price.", nullable=True, required=False),
+    "co2_g_per_kwh": number_field(
+        "Carbon intensity in hours without an imported value.", nullable=True, required=False
     ),
     **_contract_limit_fields(required=False),
     "reason": text_field("Stored with the event.", required=False),

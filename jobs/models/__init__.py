@@ -1,6 +1,7 @@
 """Django models of the app, one module per subject. Rules live in `jobs.core`, changes in `jobs.actions`."""
 
 from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage
+from jobs.models.energy import ENERGY_RETENTION, EnergyClock, EnergyHour, EnergyPrice
 from jobs.models.event import NODE_COMMANDS, ClusterCommand, ClusterCommandKind, Event
 from jobs.models.idempotency import IdempotencyKey
 from jobs.models.installation import Installation
@@ -23,6 +24,7 @@ from jobs.models.saved_view import SavedView
 from jobs.models.telemetry import MINUTE_RETENTION, SAMPLE_RETENTION, ClusterMinute, Resolution, Sample
 
 __all__ = [
+    "ENERGY_RETENTION",
     "MINUTE_RETENTION",
     "NODE_COMMANDS",
     "PROGRESS_RETENTION",
@@ -39,6 +41,9 @@ __all__ = [
     "Dependency",
     "DependencyCondition",
     "DrainMode",
+    "EnergyClock",
+    "EnergyHour",
+    "EnergyPrice",
     "Event",
     "HoldKind",
     "IdempotencyKey",

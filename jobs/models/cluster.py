@@ -296,6 +296,20 @@ class Cluster(models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(1_000_000.0)],
         help_text="Used to show costs. Leave empty to show GPU-hours only.",
     )
+    kwh_price = models.FloatField(
+        "price of a kWh",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1_000_000.0)],
+        help_text="Used to show the cost of energy, in hours without an imported price. Leave empty to show kWh only.",
+    )
+    co2_g_per_kwh = models.FloatField(
+        "CO2 per kWh (g)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.0), MaxValueValidator(10_000.0)],
+        help_text="Carbon intensity of the electricity, in hours without an imported value. Leave empty if unknown.",
+    )
     policy = models.CharField(max_length=40, default="acme")
     policy_settings = models.JSONField(
         default=dict,

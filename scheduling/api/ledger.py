@@ -33,6 +33,14 @@ DEFAULT_LEDGER_PERIOD = timedelta(days=1)
 MAX_LEDGER_PERIOD = timedelta(days=31)
 DATE_TIME_SCHEMA = {"type": "string", "format": "date-time"}
 
+ENERGY_FIELDS = {
+    "kwh": number_field("Energy of the GPUs, and of their nodes where node power is measured.", nullable=True),
+    "estimated_kwh": number_field("How much of it is estimated from the GPU model and its utilization.", nullable=True),
+    "host_kwh": number_field("How much of it the nodes used beside their GPUs.", nullable=True),
+    "energy_cost": number_field("Null if an hour with energy has no price.", nullable=True),
+    "co2_kg": number_field("Null if an hour with energy has no carbon intensity.", nullable=True),
+    "energy_basis": text_field("Whether the energy was measured or estimated. Empty without energy."),
+}
 LEDGER_HOURS_SHAPE = ResourceShape("LedgerHours", {bucket.value: number_field() for bucket in Bucket})
 LEDGER_ROW_SHAPE = ResourceShape(
     "LedgerRow",
@@ -43,10 +51,16 @@ LEDGER_ROW_SHAPE = ResourceShape(
             "Productive share of all hours (day, cluster) or of allocated hours (team, kind).", nullable=True
         ),
         "cost": number_field("Clusters with a price only.", nullable=True),
+        **ENERGY_FIELDS,
     },
 )
 LEDGER_LOSS_SHAPE = ResourceShape(
-    "LedgerLoss", {"cause": text_field("Empty if not diagnosed yet."), "gpu_hours": number_field()}
+    "LedgerLoss",
+    {
+        "cause": text_field("Empty if not diagnosed yet."),
+        "gpu_hours": number_field(),
+        "kwh": number_field("Energy of this time, as a share of the energy of its team and kind.", nullable=True),
+    },
 )
 LEDGER_CLOSED_SHAPE = ResourceShape(
     "LedgerClosed", {"reason": text_field("Empty if no reason was given."), "gpu_hours": number_field()}
@@ -79,6 +93,7 @@ LEDGER_SHAPE = ResourceShape(
             nullable=True,
         ),
         "cost": number_field("Clusters with a price only, in the configured currency.", nullable=True),
+        **ENERGY_FIELDS,
         "outdated_s": number_field(
             "Seconds of the period whose figures are about to change, because rows changed. Usually 0."
         ),

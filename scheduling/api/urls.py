@@ -1,6 +1,7 @@
 from scheduling.api import (
     campaigns,
     clusters,
+    energy,
     evaluation_rules,
     explain,
     ledger,
@@ -14,6 +15,7 @@ urlpatterns = [
     *clusters.urlpatterns,
     *policy_preview.urlpatterns,
     *explain.urlpatterns,
+    *energy.urlpatterns,
     *simulations.urlpatterns,
     *traces.urlpatterns,
     *ledger.urlpatterns,

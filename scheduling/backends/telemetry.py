@@ -29,6 +29,7 @@ GPU_FIELDS = {
     "DCGM_FI_DEV_FB_USED": "memory_used_mib",
     "DCGM_FI_DEV_GPU_TEMP": "temperature_c",
     "DCGM_FI_DEV_POWER_USAGE": "power_w",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "energy_mj",
     "DCGM_FI_DEV_XID_ERRORS": "last_xid",
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active_ratio",
 }
@@ -51,6 +52,10 @@ GPU_COUNTERS = {
 THROTTLE_REASON_BITS = 0x8 | 0x20 | 0x40 | 0x80
 DCGM_BLANK = 2**47  # DCGM's "not supported" values begin here
 NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # a metric of node_exporter, on pages that include it
+# Metrics of ipmi_exporter and redfish_exporter, on pages that include them. A chassis may contain another one
+NODE_POWER = ("ipmi_dcmi_power_consumption_watts", "redfish_chassis_power_average_consumed_watts")
+MAX_NODE_POWER_W = 1_000_000.0
+ENERGY_BLANK = 2.0**62  # DCGM's "not supported" of 64 bits; a counter of years exceeds DCGM_BLANK
 IDENTITY_LABELS = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
 
 
@@ -64,6 +69,7 @@ class GpuReading:
     memory_used_mib: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    energy_mj: float | None = None  # since the driver was loaded
     sm_active_ratio: float | None = None
     last_xid: int | None = None  # the exporter never resets it, so it is the last error, not a current one
     uuid: str = ""
@@ -78,6 +84,7 @@ class ExporterPage:
 
     gpus: tuple[GpuReading, ...]
     nics_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by node, only of nodes with a port down
+    node_power_w: Mapping[str, float] = field(default_factory=dict)
     unreadable_lines: int = 0
     by_place: Mapping[tuple[str, int], GpuReading] = field(default_factory=dict, repr=False)
 
@@ -90,14 +97,22 @@ def parse(page: str) -> ExporterPage:
     """The GPUs of a page, ordered by node and index, and the number of unreadable lines."""
     gpus: dict[tuple[str, int], GpuReading] = {}
     down: dict[str, list[str]] = {}
+    power: dict[str, float] = {}
     skipped = 0
     for line in _sample_lines(page):
         try:
-            _apply_nic_sample(down, line) if line.startswith(NIC_STATE) else _apply_gpu_sample(gpus, line)
+            if line.startswith(NIC_STATE):
+                _apply_nic_sample(down, line)
+            elif line.startswith(NODE_POWER):
+                _apply_node_power(power, line)
+            else:
+                _apply_gpu_sample(gpus, line)
         except MalformedSample:
             skipped += 1
     ordered, nics = dict(sorted(gpus.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
-    return ExporterPage(gpus=tuple(ordered.values()), nics_down=nics, unreadable_lines=skipped, by_place=ordered)
+    return ExporterPage(
+        gpus=tuple(ordered.values()), nics_down=nics, node_power_w=power, unreadable_lines=skipped, by_place=ordered
+    )
 
 
 def _sample_lines(page: str) -> Iterable[str]:
@@ -128,13 +143,26 @@ def _counter_values(name: str, value: float) -> dict[str, float]:
 
 def _apply_nic_sample(down: dict[str, list[str]], line: str) -> None:
     name, labels, value = _parse_sample(line)
-    node = labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
+    node = _node_label(labels)
     if name != NIC_STATE:
         return
     if not node or not labels.get("device"):
         raise MalformedSample(line)
     if value != NIC_ACTIVE and not math.isnan(value):
         down.setdefault(node, []).append(f"{labels['device']}:{labels.get('port', '1')}"[:64])
+
+
+def _apply_node_power(power: dict[str, float], line: str) -> None:
+    name, labels, value = _parse_sample(line)
+    if name not in NODE_POWER or math.isnan(value):
+        return
+    if not (node := _node_label(labels)) or not 0 <= value <= MAX_NODE_POWER_W:
+        raise MalformedSample(line)
+    power[node] = max(value, power.get(node, 0.0))
+
+
+def _node_label(labels: Mapping[str, str]) -> str:
+    return labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
 
 
 def _new_gpu_reading(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:
@@ -145,6 +173,8 @@ def _new_gpu_reading(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReadi
 def _field_value(name: str, value: float) -> Any:
     if math.isinf(value):
         raise MalformedSample(name)
+    if name == "energy_mj":
+        return value if 0 <= value < ENERGY_BLANK else None
     return int(value) if name == "last_xid" else value
 
 

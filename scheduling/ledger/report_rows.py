@@ -124,6 +124,7 @@ class ReportRow:
     parts: Sequence[ReportBarPart]
     goodput: float | None
     cost: float | None  # None: no cluster in this row has a price
+    kwh: float | None = None  # None: no telemetry of energy or power
 
 
 def report_bar_parts(gpu_us: Mapping[Bucket, int]) -> list[ReportBarPart]:
@@ -139,13 +140,16 @@ def report_bar_parts(gpu_us: Mapping[Bucket, int]) -> list[ReportBarPart]:
 
 
 def report_row(
-    name: str, gpu_us: Mapping[Bucket, int], goodput: float | None, costs: Mapping[Bucket, float] | None = None
+    name: str,
+    gpu_us: Mapping[Bucket, int],
+    goodput: float | None,
+    costs: Mapping[Bucket, float] | None = None,
+    kwh: float | None = None,
 ) -> ReportRow:
-    """A row with its bar, goodput and cost."""
+    """A row with its bar, goodput, cost and energy."""
     hours = sum(gpu_us.values()) / US_PER_HOUR
-    return ReportRow(
-        name=name, hours=hours, parts=report_bar_parts(gpu_us), goodput=goodput, cost=total_cost(costs or {})
-    )
+    cost, parts = total_cost(costs or {}), report_bar_parts(gpu_us)
+    return ReportRow(name=name, hours=hours, parts=parts, goodput=goodput, cost=cost, kwh=kwh)
 
 
 def total_cost(costs: Mapping[Bucket, float]) -> float | None:

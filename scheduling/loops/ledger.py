@@ -24,7 +24,9 @@ from acmeweb.common import metrics_store
 from jobs.models import Cluster
 from scheduling.ledger import last_day, reliability
 from scheduling.ledger.parts import US_PER_HOUR, JobRecovery, totals_by_step
-from scheduling.queries import ledger_figures
+from scheduling.power.energy import J_PER_KWH
+from scheduling.power.energy_use import total_use
+from scheduling.queries import energy, ledger_energy, ledger_figures
 from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ def _update_metrics(cluster: Cluster, now: datetime, store: StoreFunction) -> bo
     ledger = hourly_ledger(cluster, now)
     if ledger.left_out:
         return False
-    figures = ledger_metrics(ledger, now) | day_trends(ledger)
+    figures = ledger_metrics(ledger, now) | day_trends(ledger) | energy_metrics(cluster, ledger, now)
     try:
         before = hourly_ledger(cluster, now - ACCOUNT_WINDOW)
         figures["day_before"] = None if before.left_out else last_day.part_sums(before.total)
@@ -79,6 +81,21 @@ def ledger_metrics(ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
         "ratios": {name: ratio for name, ratio in ratios.items() if ratio is not None},
         "gpu_hours": {str(bucket): part / US_PER_HOUR for bucket, part in total.bucket_us.items()},
         **_recovery_metrics(total.recoveries),
+    }
+
+
+def energy_metrics(cluster: Cluster, ledger: ClusterLedger, now: datetime) -> dict[str, Any]:
+    """Return the energy of the last day, and what was lost of it by cause. Empty without energy."""
+    rows = energy.energy_rows([cluster], now - ACCOUNT_WINDOW, now)
+    if not (use := total_use(row.use for row in rows)):
+        return {}
+    joules = {"counter": use.counter_j, "power": use.power_j, "estimate": use.estimate_j, "host": use.host_j}
+    lost = ledger_energy.lost_energy([ledger], rows)
+    return {
+        "kwh": {basis: value / J_PER_KWH for basis, value in joules.items()},
+        "kwh_lost": {cause: part.kwh for cause, part in lost.items()},
+        "energy_cost": use.cost,
+        "co2_kg": use.co2_kg,
     }
 
 

@@ -66,7 +66,7 @@ def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
     at = interval_start(now, Resolution.RAW)
     rows = [
-        node_sample(nodes[name], gpus, reading.nics_down.get(name, ()), at)
+        node_sample(nodes[name], gpus, reading.nics_down.get(name, ()), at, reading.node_power_w.get(name))
         for name, gpus in by_node.items()
         if name in nodes
     ]
@@ -75,7 +75,9 @@ def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -
     return len(rows)
 
 
-def node_sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime) -> Sample:
+def node_sample(
+    node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime, power_w: float | None = None
+) -> Sample:
     by_index = {gpu.gpu: gpu for gpu in gpus}
     positions = [by_index.get(index) for index in range(max(by_index) + 1)]
     return Sample(
@@ -87,6 +89,8 @@ def node_sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at
         gpu_temperature_c=[gpu and gpu.temperature_c for gpu in positions],
         gpu_power_w=[gpu and gpu.power_w for gpu in positions],
         xid=[gpu and gpu.last_xid for gpu in positions],
+        gpu_energy_mj=[gpu and gpu.energy_mj for gpu in positions],
+        node_power_w=power_w,
         counted=_counter_columns(positions, nics_down),
     )
 

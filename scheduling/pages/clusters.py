@@ -27,7 +27,13 @@ from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
 MAX_CHANGES_SHOWN = 20
-NULLABLE_COLUMNS = ("gpu_hour_price", "min_preemptions_per_day", "max_preemptions_per_day")
+NULLABLE_COLUMNS = (
+    "gpu_hour_price",
+    "kwh_price",
+    "co2_g_per_kwh",
+    "min_preemptions_per_day",
+    "max_preemptions_per_day",
+)
 OPERATE_PERMISSION, ADD_PERMISSION, CHANGE_PERMISSION = (
     "jobs.operate_cluster",
     "jobs.add_cluster",
@@ -52,7 +58,7 @@ class ClusterSettingsForm(forms.ModelForm):
         model = Cluster
         fields = (
             *("title", *CONNECTION_FIELDS, "checkpoint_root"),
-            *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
+            *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price", "kwh_price", "co2_g_per_kwh"),
             "usage_half_life_hours",
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),

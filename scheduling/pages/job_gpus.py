@@ -21,7 +21,8 @@ from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Resolution, Sampl
 from jobs.models.permissions import Caller
 from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
-from scheduling.queries import ledger_facts, ledger_table
+from scheduling.power.energy_use import total_use
+from scheduling.queries import energy, ledger_facts, ledger_table
 
 SERIES_SPAN = timedelta(hours=24)  # the series covers the last day of the attempt
 MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes
@@ -82,6 +83,7 @@ def job_gpus_fragment(request: HttpRequest, public_id: str) -> HttpResponse:
         "spent": report_rows.report_row(
             row.name, held, None, ledger_table.bucket_costs(held, row.cluster.gpu_hour_price)
         ),
+        "energy": total_use(energy.attempt_energy(list(row.attempts.values_list("pk", flat=True))).values()),
         "places": places[:MAX_NODES_SHOWN],
         "more_places": max(0, len(places) - MAX_NODES_SHOWN),
         "newest": known[-1] if known else None,

@@ -24,10 +24,13 @@ from jobs.web.page import PageQuery, bad_request, render_page
 from scheduling.ledger import report_rows, waste
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
+from scheduling.power.energy_use import EnergyUse
 from scheduling.queries import gpu_usage, ledger_facts, ledger_figures, ledger_table
+from scheduling.queries.ledger_energy import energy_document
 from scheduling.queries.ledger_table import PeriodLedgers
 
 MAX_USERS_SHOWN = 100
+ENERGY_COLUMNS = ("kwh", "estimated_kwh", "host_kwh", "energy_cost", "co2_kg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +86,19 @@ def _rows(table: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
     rows = []
     for row in table.rows:
         if row.name or by in ("day", "cluster"):
-            rows.append(report_rows.report_row(row.name, row.gpu_us, row.goodput, row.costs))
+            rows.append(report_rows.report_row(row.name, row.gpu_us, row.goodput, row.costs, _kwh(row.energy.all)))
             continue
         held, unallocated = report_rows.split_held_sizes(row.gpu_us)
         paid, unused = report_rows.split_held_sizes(row.costs)
-        rows += [report_rows.report_row("other teams", held, row.goodput, paid)] if any(held.values()) else []
-        rows += [report_rows.report_row("unallocated", unallocated, None, unused)]
+        if any(held.values()):
+            rows.append(report_rows.report_row("other teams", held, row.goodput, paid, _kwh(row.energy.held)))
+        idle_kwh = _kwh(row.energy.unallocated)
+        rows.append(report_rows.report_row("unallocated", unallocated, None, unused, idle_kwh))
     return rows
+
+
+def _kwh(use: EnergyUse | None) -> float | None:
+    return None if use is None else use.kwh
 
 
 def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers, by: str) -> dict[str, Any]:
@@ -101,10 +110,11 @@ def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers
         "by": by,
         "groups": BUCKET_GROUPS,
         "table": table,
-        "whole": report_rows.report_row("all", table.gpu_us, table.goodput, table.costs),
+        "whole": report_rows.report_row("all", table.gpu_us, table.goodput, table.costs, _kwh(table.energy)),
         "rows": _rows(table, by),
         "lost": [
-            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR) for cause, part in table.lost.items()
+            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR, _kwh(table.lost_energy.get(cause)))
+            for cause, part in table.lost.items()
         ],
         "closed": [
             (ledger_table.reason_label(reason), part / ledger_facts.US_PER_HOUR)
@@ -129,7 +139,7 @@ def usage_bar_fragment(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def report_csv(request: HttpRequest) -> HttpResponse:
-    """The report as CSV, with one column per bucket, in GPU-hours."""
+    """The report as CSV, with one column per bucket, in GPU-hours, and the energy."""
     address = PageQuery(request.GET)
     period, by = _requested_period(address)
     if address.wrong:
@@ -142,13 +152,18 @@ def report_csv(request: HttpRequest) -> HttpResponse:
 
 
 def _csv_rows(table: ledger_table.LedgerTable, by: str) -> list[Sequence[Any]]:
-    lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost")]
+    lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost", *ENERGY_COLUMNS)]
     for row in table.rows:
         sizes = (round(row.gpu_us.get(bucket, 0) / ledger_facts.US_PER_HOUR, 4) for bucket in Bucket)
         cost = report_rows.total_cost(row.costs)
         ratios = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
-        lines.append((row.name, *sizes, *ratios))
+        lines.append((row.name, *sizes, *ratios, *_energy_cells(row.energy.all)))
     return lines
+
+
+def _energy_cells(use: EnergyUse | None) -> Sequence[Any]:
+    document = energy_document(use)
+    return [round(cell, 4) if isinstance(cell, float) else cell or "" for cell in map(document.get, ENERGY_COLUMNS)]
 
 
 @require_safe

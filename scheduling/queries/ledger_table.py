@@ -13,6 +13,9 @@ from jobs.models import Cluster, Node, Team
 from scheduling.ledger import buckets, parts, reliability, report_rows
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.reliability import Mttf
+from scheduling.power.energy_use import EnergyUse, total_use
+from scheduling.queries.energy import EnergyRow, energy_rows
+from scheduling.queries.ledger_energy import NO_ENERGY, RowEnergy, energy_by_name, energy_document, lost_energy
 from scheduling.queries.ledger_facts import US_PER_HOUR, failures_after
 from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger, moment
 
@@ -40,6 +43,7 @@ class LedgerRow:
     gpu_us: Mapping[Bucket, int]
     goodput: float | None
     costs: Mapping[Bucket, float]  # clusters with a price only; empty if none has one
+    energy: RowEnergy = NO_ENERGY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,8 @@ class LedgerTable:
     goodput: float | None
     ettr: float | None
     lost: Mapping[str, int]  # by cause; adds up to the buckets of the group "lost"
+    energy: EnergyUse | None  # None: no telemetry of energy or power
+    lost_energy: Mapping[str, EnergyUse]  # by cause
     closed: Mapping[str, int]  # by reason; adds up to the buckets of the group "closed"
     mttf: Mttf
     mttf_by_cause: Mapping[str, Mttf]
@@ -71,6 +77,7 @@ class PeriodLedgers:
     teams: Mapping[int, str]
     models: Mapping[tuple[str, str], str]  # GPU model by cluster and node
     later_failures: Counter[str]  # by cause, of attempts that were live at the end of the period
+    energy: Sequence[EnergyRow] = ()
 
 
 def _longest(spans_by_cluster: Iterable[Iterable[tuple[int, int]]]) -> timedelta:
@@ -99,6 +106,7 @@ def period_ledgers(since: datetime, until: datetime, cluster: Cluster | None = N
         teams=dict(Team.objects.values_list("pk", "name")),
         models={(of, name): model for of, name, model in nodes},
         later_failures=sum((failures_after(cluster, until) for cluster in clusters), Counter()),
+        energy=energy_rows(clusters, since, until),
     )
 
 
@@ -111,18 +119,24 @@ def table_of(period: PeriodLedgers, by: str, teams: Sequence[int] | None = None)
             sums[name].update(gpu_us)
             for bucket, cost in bucket_costs(gpu_us, price).items():
                 costs[name][bucket] += cost
+    energy = energy_by_name(period.energy, by, _visible_names(period, teams))
     total = parts.total_of(ledger.total for ledger in period.ledgers)
     whole = total.bucket_us
     exposure = reliability.held_gpu_us(whole) / US_PER_HOUR
     failures = total.failures + period.later_failures
     return LedgerTable(
-        rows=[_ledger_row(by, name, sums[name], costs[name]) for name in sorted(sums)],
+        rows=[
+            _ledger_row(by, name, sums[name], costs[name], energy.get(name, NO_ENERGY))
+            for name in sorted({*sums, *energy})
+        ],
         gpu_us=whole,
         costs=_total_costs(costs.values()),
         capacity_us=total.capacity_us,
         goodput=reliability.goodput(whole, total.capacity_us),
         ettr=reliability.goodput(whole, total.wall_us),
         lost=total.by_cause(reliability.LOST_BUCKETS),
+        energy=total_use(row.use for row in period.energy),
+        lost_energy=lost_energy(period.ledgers, period.energy),
         closed=total.by_cause(reliability.CLOSED_BUCKETS),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
@@ -198,9 +212,11 @@ def _model_total(sums: Mapping[tuple[str, str], int], model: str) -> int:
     return sum(count for (of, _), count in sums.items() if of == model)
 
 
-def _ledger_row(by: str, name: str, sums: Counter[Bucket], costs: Mapping[Bucket, float]) -> LedgerRow:
+def _ledger_row(
+    by: str, name: str, sums: Counter[Bucket], costs: Mapping[Bucket, float], energy: RowEnergy
+) -> LedgerRow:
     whole = sum(sums.values()) if by in ("day", "cluster") else reliability.held_gpu_us(sums)
-    return LedgerRow(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole), costs=costs)
+    return LedgerRow(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole), costs=costs, energy=energy)
 
 
 def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: datetime) -> dict[str, Any]:
@@ -218,7 +234,11 @@ def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: dateti
         "outdated_s": ledger.outdated.total_seconds(),
         "left_out_s": ledger.left_out.total_seconds(),
         "rows": [_row_document(row) for row in ledger.rows],
-        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in ledger.lost.items()],
+        **energy_document(ledger.energy),
+        "lost": [
+            {"cause": cause, "gpu_hours": part / US_PER_HOUR, "kwh": _kwh(ledger.lost_energy.get(cause))}
+            for cause, part in ledger.lost.items()
+        ],
         "closed": [{"reason": reason, "gpu_hours": part / US_PER_HOUR} for reason, part in ledger.closed.items()],
         "mttf": _mttf("", ledger.mttf),
         "mttf_by_cause": [_mttf(cause, mttf) for cause, mttf in ledger.mttf_by_cause.items()],
@@ -229,7 +249,13 @@ def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: dateti
 
 def _row_document(row: LedgerRow) -> dict[str, Any]:
     cost = report_rows.total_cost(row.costs)
-    return {"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput, "cost": cost}
+    return {"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput, "cost": cost} | (
+        energy_document(row.energy.all)
+    )
+
+
+def _kwh(use: EnergyUse | None) -> float | None:
+    return None if use is None else use.kwh
 
 
 def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:

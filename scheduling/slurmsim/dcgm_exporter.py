@@ -51,6 +51,7 @@ class GpuSample:
     memory_used_mib: float = 0.0
     temperature_c: float = 0.0
     power_w: float = 0.0
+    energy_mj: int | None = None  # since the node booted
     sm_active: float | None = None
     xid: int = 0
     sm_clock_mhz: float | None = None
@@ -82,6 +83,12 @@ GPU_METRICS = (
     GpuMetric(name="DCGM_FI_DEV_FB_USED", help="Framebuffer memory used (in MiB).", of=lambda s: s.memory_used_mib),
     GpuMetric(name="DCGM_FI_DEV_GPU_TEMP", help="GPU temperature (in C).", of=lambda s: s.temperature_c),
     GpuMetric(name="DCGM_FI_DEV_POWER_USAGE", help="Power draw (in W).", of=lambda s: s.power_w),
+    GpuMetric(
+        name="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        help="Total energy consumption since boot (in mJ).",
+        of=lambda s: s.energy_mj,
+        counter=True,
+    ),
     GpuMetric(name="DCGM_FI_DEV_XID_ERRORS", help="Value of the last XID error encountered.", of=lambda s: s.xid),
     GpuMetric(name="DCGM_FI_PROF_SM_ACTIVE", help="Ratio of cycles an SM has a warp.", of=lambda s: s.sm_active),
     GpuMetric(name="DCGM_FI_DEV_SM_CLOCK", help="SM clock frequency (in MHz).", of=lambda s: s.sm_clock_mhz),
@@ -119,18 +126,28 @@ GPU_METRICS = (
     ),
 )
 IDLE_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x4, 0x40
+NODE_POWER_METRIC = "ipmi_dcmi_power_consumption_watts"
 NIC_METRIC = "node_infiniband_state_id"
 NIC_DEVICES = ("mlx5_0", "mlx5_1")
 PORT_ACTIVE, PORT_DOWN = 4, 1
 LINK_RECOVERY_S = 180.0  # how long a port is down after a fabric fault
 
 
-def exporter_page(samples: Iterable[GpuSample], ports: Iterable[NicPort] = ()) -> str:
-    """One block per metric with one line per GPU, followed by the ports in node_exporter's format."""
+def exporter_page(
+    samples: Iterable[GpuSample], ports: Iterable[NicPort] = (), node_power_w: Mapping[str, float] | None = None
+) -> str:
+    """One block per metric with one line per GPU, followed by the ports in node_exporter's format and the power of the
+    nodes in ipmi_exporter's."""
     rows = [(sample, _label_text(sample)) for sample in samples]
-    return "".join(
-        [*(line for metric in GPU_METRICS for line in _metric_block(metric, rows)), *_port_lines(list(ports))]
-    )
+    blocks = (line for metric in GPU_METRICS for line in _metric_block(metric, rows))
+    return "".join([*blocks, *_port_lines(list(ports)), *_node_power_lines(node_power_w or {})])
+
+
+def _node_power_lines(node_power_w: Mapping[str, float]) -> Iterator[str]:
+    if node_power_w:
+        yield f"# HELP {NODE_POWER_METRIC} Current power consumption in Watts.\n# TYPE {NODE_POWER_METRIC} gauge\n"
+    for node, power_w in node_power_w.items():
+        yield f'{NODE_POWER_METRIC}{{hostname="{_escape_label(node)}"}} {power_w:g}\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +186,8 @@ def _metric_block(metric: GpuMetric, rows: Iterable[tuple[GpuSample, str]]) -> I
     yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"
     for sample, labels in rows:
         if (value := metric.of(sample)) is not None:
-            yield f"{metric.name}{{{labels}}} {value:g}\n"
+            # %g has six digits, too few for a counter of energy
+            yield f"{metric.name}{{{labels}}} {value if isinstance(value, int) else format(value, 'g')}\n"
 
 
 def _label_text(sample: GpuSample) -> str:

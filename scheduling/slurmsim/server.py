@@ -49,6 +49,7 @@ from .faults import FaultModel
 from .http import Handler
 from .log_paths import InvalidLogPath
 from .options import InvalidOption, ServerOptions, parse_options
+from .power_meters import PowerMeters, node_power_w
 from .scripts import kernel_log
 from .scripts.logs import JobLogWriter, KernelLogWriter, write_whole_logs
 from .scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
@@ -67,6 +68,7 @@ from .wire import API, ClusterInfo, InvalidRequest
 log = logging.getLogger("acme.cluster")
 
 TICK_S = 0.1
+METER_INTERVAL_S = 15.0
 SHUTDOWN_TIMEOUT_S = 7.0  # for ending all jobs: TERM, KILL after kill_wait_s, and some time for cleanup
 SHUTDOWN_REASON = "the machine was shut down"
 SAMPLES_MAX_AGE_S = 2.0  # nvidia-smi is slow, so its output is reused for this time
@@ -105,6 +107,7 @@ class ClusterServer:
         self._commits = CommitQueue(self._controller, self._store, self._drop_purged_jobs)
         self._texts: dict[int, tuple[SlurmJob, bytes]] = {}
         self._samples: tuple[float, list[dcgm_exporter.GpuSample]] = (0.0, [])
+        self._meters, self._meters_read_at = PowerMeters(), 0.0
         self._user = getpass.getuser()
 
     def app(self) -> Starlette:
@@ -229,9 +232,10 @@ class ClusterServer:
 
     async def metrics(self, request: Request) -> Response:
         now, real = time.time(), self._options.execute
-        samples = await self._host_samples() if real else self._simulated_samples()
+        samples = await self._host_samples() if real else self._read_meters(now)
         ports = () if real else dcgm_exporter.nic_ports(self._controller, now=now)
-        return PlainTextResponse(dcgm_exporter.exporter_page(samples, ports), media_type="text/plain; version=0.0.4")
+        page = dcgm_exporter.exporter_page(samples, ports, {} if real else node_power_w(samples))
+        return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
 
     # Doing
 
@@ -350,6 +354,8 @@ class ClusterServer:
             self._job_logs.write(now)
             controller = self._controller
             self._kernel_logs.write(controller.nodes.values(), controller.faults, now, controller.clock_offset_s)
+            if not self._options.execute and now - self._meters_read_at >= METER_INTERVAL_S:
+                self._read_meters(now)
             await self._commits.flush()
             await asyncio.sleep(TICK_S)
 
@@ -419,9 +425,11 @@ class ClusterServer:
     def _slurmdb_answer(self, content: wire.JsonObject) -> Response:
         return self._json_answer(content, plugin="slurmdbd")
 
-    def _simulated_samples(self) -> Iterable[dcgm_exporter.GpuSample]:
-        run = self._simulator.run_of_job
-        return dcgm_exporter.simulated_samples(self._controller, run, seed=self._seed, now=time.time())
+    def _read_meters(self, now: float) -> list[dcgm_exporter.GpuSample]:
+        run, nodes = self._simulator.run_of_job, self._controller.nodes.values()
+        samples = dcgm_exporter.simulated_samples(self._controller, run, seed=self._seed, now=now)
+        self._meters_read_at = now
+        return self._meters.read(samples, {node.name: node.boot_at for node in nodes}, now)
 
     async def _host_samples(self) -> list[dcgm_exporter.GpuSample]:
         at, known = self._samples

@@ -160,6 +160,8 @@ def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, unique
     Cluster.objects.update(name=unique_name)
     day = {"at": 1.5e9, "ratios": {"goodput": 0.25}, "gpu_hours": {"free": 576.0, "productive": 192.0}}
     day |= {"recoveries": {"ECCError": 2}, "recovery_s": 90.0}
+    day |= {"kwh": {"counter": 12.5, "estimate": 0.5}, "kwh_lost": {"ECCError": 1.5}}
+    day |= {"energy_cost": 3.0, "co2_kg": None}
     metrics_store.store_figures("account", unique_name, day, 600)
 
     said = scrape().replace(unique_name, "seren")
@@ -170,9 +172,13 @@ def test_ledger_of_the_last_day_is_exported_as_stored_by_its_loop(scrape, unique
         'acme_gpu_hours_last_day{cluster="seren",bucket="productive"} 192',
         'acme_recoveries_last_day{cluster="seren",cause="ECCError"} 2',
         'acme_recovery_seconds{cluster="seren"} 90',
+        'acme_energy_kwh_last_day{cluster="seren",basis="counter"} 12.5',
+        'acme_energy_kwh_lost_last_day{cluster="seren",cause="ECCError"} 1.5',
+        'acme_energy_cost_last_day{cluster="seren"} 3',
         'acme_ledger_computed_timestamp_seconds{cluster="seren"} 1500000000',
     )
     assert "acme_ettr_ratio{" not in said
+    assert "acme_co2_kg_last_day{" not in said
 
 
 def test_start_reported_in_whole_seconds_before_the_submission_is_no_negative_wait(scrape):

@@ -77,6 +77,9 @@ def _lines(document: dict[str, Any]) -> list[str]:
     lines.append("goodput".ljust(18) + "".join(_percent_cell(row["goodput"]) for row in (*rows, document)))
     if document["cost"] is not None:
         lines.append("cost".ljust(18) + "".join(f"{row['cost'] or 0:>15,.2f}" for row in (*rows, document)))
+    if document["kwh"] is not None:
+        lines.append("kWh".ljust(18) + "".join(f"{row['kwh'] or 0:>15,.2f}" for row in (*rows, document)))
+        lines.append(_energy_line(document))
     lines.append(
         f"capacity {document['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_percent_cell(document['ettr']).strip()}"
     )
@@ -104,6 +107,12 @@ def _lines(document: dict[str, Any]) -> list[str]:
             for row in document["closed"]
         ),
     ]
+
+
+def _energy_line(document: dict[str, Any]) -> str:
+    cost, co2 = document["energy_cost"], document["co2_kg"]
+    known = [f"cost {cost:,.2f}" if cost is not None else "", f"{co2:,.1f} kg CO2" if co2 is not None else ""]
+    return ", ".join([f"energy {document['energy_basis']}", *filter(None, known)])
 
 
 def _incompleteness_lines(document: dict[str, Any]) -> list[str]:

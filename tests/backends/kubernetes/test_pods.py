@@ -73,12 +73,6 @@ def test_exit_code_is_that_of_the_container_that_failed_first():
     assert read(item).end.exit_code == 1
 
 
-def test_running_pod_holds_its_gpus_until_it_ended():
-    assert read(pod(on="n1")).holds_gpus
-    assert not read(pod()).holds_gpus
-    assert not read(ended_pod()).holds_gpus
-
-
 @pytest.mark.parametrize(
     ("item", "waits"),
     [

@@ -13,7 +13,7 @@ from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis
 from failures.queries import pasted_log
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Event, Job, TokenScope, clock
+from jobs.models import Attempt, EnergyHour, Event, Job, TokenScope, clock
 from jobs.rest import throttle
 from tests import make as rows
 from tests.failures import make
@@ -345,9 +345,24 @@ def test_failure_table_has_correct_values(ada, died, tmp_path):
         "restarted": 0,
         "gpu_hours": 16,
         "gpu_hours_lost": 12,
+        "kwh_lost": None,
     }
     assert (table["num"], table["rows"][0]["gpu_hours"]) == (3, 16)
     assert sum(one["gpu_time_share_pct"] for one in table["rows"]) == pytest.approx(100, abs=0.1)
+
+
+def test_failure_table_has_the_energy_of_the_lost_time(ada, died, tmp_path):
+    second = make.diagnosed(tmp_path, nodes=2, on=("seren-001", "seren-002"))
+    shifted(died, ran=timedelta(minutes=60), lost=timedelta(minutes=30))
+    shifted(second, ran=timedelta(minutes=30), lost=timedelta(minutes=30))
+    for one, kwh in ((died, 4), (second, 6)):
+        cluster = one.attempt.job.cluster
+        EnergyHour.objects.create(cluster=cluster, start=clock.now(), attempt=one.attempt, power_j=kwh * 3.6e6)
+
+    table = ada.get("failures/statistics/").json()
+
+    assert (table["rows"][0]["kwh_lost"], table["kwh_lost"]) == (8, 8)
+    assert "kwh_lost" in ada.get("failures/statistics/?format=csv").content.decode().splitlines()[0]
 
 
 def test_time_to_restart_ends_when_the_job_runs_again(ada, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -23,6 +23,9 @@ from jobs.models import (
     ClusterMinute,
     Dependency,
     DependencyCondition,
+    EnergyClock,
+    EnergyHour,
+    EnergyPrice,
     Event,
     IdempotencyKey,
     Identity,
@@ -151,6 +154,10 @@ def make_everything() -> None:
     LatestProgress.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
     Section.objects.create(attempt=Attempt.objects.first(), name="evaluation", began_at=timezone.now())
     RankTimes.objects.create(attempt=Attempt.objects.first(), seconds=[1.0, 1.4], nodes=["gpu001"] * 2)
+    attempt, hour = Attempt.objects.select_related("job__cluster").first(), datetime(2026, 11, 21, 12, tzinfo=UTC)
+    EnergyHour.objects.create(cluster=attempt.job.cluster, start=hour, attempt=attempt, counter_j=3.6e6)
+    EnergyClock.objects.create(cluster=attempt.job.cluster, counted_until=hour)
+    EnergyPrice.objects.create(cluster=attempt.job.cluster, start=hour, kwh_price=0.2)
     ClusterMinute.objects.create(
         cluster=node.cluster, at=timezone.now(), gpus=8, allocated=4, closed=0, running=1, waiting=0, requested=0
     )

@@ -1,0 +1,1 @@
+"""Power: nodes that sleep while nobody needs them, and the energy of what runs. Pure."""

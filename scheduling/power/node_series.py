@@ -1,0 +1,146 @@
+"""A series of active nodes, `time,active,total`, reduced to the maximum of each ten minutes. Pure: the caller opens the
+file.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.traces.cells import parse_time
+
+STEP_S = 600
+STEPS_PER_DAY = 144
+DAY_S = 86_400
+COLUMNS = ("time", "active", "total")
+MAX_ROWS = 20_000_000
+MAX_NODES = 1_000_000
+LAST_TIME_S = 253_402_300_799.0  # the end of the year 9999
+Ints = NDArray[np.int64]
+NodeRow = tuple[float, int, int]
+
+
+class InvalidSeries(ValueError):
+    """A sentence with the file, and the line if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSeries:
+    """One value per ten minutes. Steps without a row are absent, so two neighbors may be further apart."""
+
+    steps: Ints  # number of the step since 1970
+    active: Ints  # the largest number of nodes with jobs
+    total: Ints  # all nodes, asleep or awake
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def days(self) -> list[str]:
+        """The dates (UTC) with values."""
+        return [str(day) for day in np.unique(self.dates)]
+
+    @property
+    def dates(self) -> NDArray[np.datetime64]:
+        return (self.steps * STEP_S).astype("datetime64[s]").astype("datetime64[D]")
+
+    def part(self, low: int, high: int) -> NodeSeries:
+        """The steps from position `low` to before `high`."""
+        cut = slice(low, high)
+        return NodeSeries(steps=self.steps[cut], active=self.active[cut], total=self.total[cut], rows=self.rows)
+
+
+def read_series(lines: Iterable[str], source: str) -> NodeSeries:
+    """Return the series of a CSV file. Raises `InvalidSeries`."""
+    steps: list[int] = []
+    active: list[int] = []
+    total: list[int] = []
+    rows = 0
+    for at_s, busy, nodes in _rows(lines, source):
+        rows += 1
+        step = int(at_s // STEP_S)
+        if steps and step == steps[-1]:
+            active[-1], total[-1] = max(active[-1], busy), max(total[-1], nodes)
+        else:
+            steps.append(step)
+            active.append(busy)
+            total.append(nodes)
+    if not rows:
+        raise InvalidSeries(f"{source}: the file has no rows below its header.")
+    columns = (np.array(column, dtype=np.int64) for column in (steps, active, total))
+    return NodeSeries(**dict(zip(("steps", "active", "total"), columns, strict=True)), rows=rows)
+
+
+def _rows(lines: Iterable[str], source: str) -> Iterator[NodeRow]:
+    reader = csv.reader(lines)
+    positions, last_s = _column_positions(reader, source), -math.inf
+    for cells in _checked_lines(reader, source):
+        if not cells:
+            continue
+        try:
+            row = _parse_row([cells[at].strip() if at < len(cells) else "" for at in positions])
+            if row[0] < last_s:
+                raise ValueError(f"time {cells[positions[0]][:40]!r} is before the time of the line above")
+        except ValueError as error:
+            raise InvalidSeries(f"{source}, line {reader.line_num}: {error}.") from None
+        last_s = row[0]
+        yield row
+
+
+def _checked_lines(reader: Iterator[list[str]], source: str) -> Iterator[list[str]]:
+    """The lines as lists of cells. What the parser or the decoder refuses becomes a sentence."""
+    for number in range(1, MAX_ROWS + 2):
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidSeries(f"{source}, line {number + 1}: not readable as CSV in UTF-8: {error}.") from None
+        yield cells
+    raise InvalidSeries(f"{source}: more than {MAX_ROWS:,} rows.")
+
+
+def _column_positions(reader: Iterator[list[str]], source: str) -> Sequence[int]:
+    header = [cell.strip().lstrip("\ufeff").lower() for cell in next(_checked_lines(reader, source), [])]
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise InvalidSeries(f"{source}, line 1: the header has no column {missing[0]!r}; it needs time,active,total.")
+    return [header.index(name) for name in COLUMNS]
+
+
+def _parse_row(cells: Sequence[str]) -> NodeRow:
+    at_s = _parse_time(cells[0])
+    active, total = (_parse_count(name, cell) for name, cell in zip(COLUMNS[1:], cells[1:], strict=True))
+    if active > total:
+        raise ValueError(f"active {active} is more than total {total}")
+    return at_s, active, total
+
+
+def _parse_time(cell: str) -> float:
+    try:
+        at_s = parse_time(cell[:40])
+    except (ValueError, OverflowError):
+        at_s = math.nan
+    if not 0 <= at_s <= LAST_TIME_S:
+        raise ValueError(f"time {cell[:40]!r} is neither a date and time nor seconds since 1970")
+    return at_s
+
+
+def _parse_count(name: str, cell: str) -> int:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number <= MAX_NODES and number == int(number)):
+        raise ValueError(f"{name} {cell[:40]!r} is not a whole number from 0 to {MAX_NODES:,}")
+    return int(number)
+
+
+def date_of_step(step: int) -> str:
+    return f"{datetime.fromtimestamp(step * STEP_S, UTC):%F}"

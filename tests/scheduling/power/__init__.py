@@ -1,0 +1,1 @@
+"""Tests of sleeping nodes and of energy."""
