@@ -64,7 +64,15 @@ class RealKubernetes:
 
     def start_api_server(self) -> None:
         with (self.home / "log" / "kube-apiserver-again.log").open("a") as log:
-            started = subprocess.Popen(self._api_server, stdout=log, stderr=log, start_new_session=True)
+            started = subprocess.Popen(
+                self._api_server,
+                cwd=self.home,  # its arguments have relative paths
+                env=os.environ | {"K8S_LAB_DIR": str(self.home)},  # by which `k8s_down.sh` recognizes it
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._api_server_pid.write_text(str(started.pid))
         self._started.append(started)
         until(self._answers, what="the API server is back")
