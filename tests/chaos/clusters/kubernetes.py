@@ -73,7 +73,8 @@ class KubernetesCluster(StormCluster):
             "min_preemptions_per_day": 1,
         }
         answer = caller.ask("clusters/", row, key=f"add-{self.name}-{instance.port}", over=over)
-        assert answer and answer[1].is_success, answer and answer[1].text
+        if answer is not None:  # otherwise the storm ended first
+            assert answer[1].is_success, answer[1].text
 
     def kill(self, dice: Random) -> bool:
         with self._restarting:
