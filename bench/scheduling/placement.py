@@ -1,4 +1,4 @@
-"""Placements compared with the optimum:  python bench/placement.py [--cases N] [--json FILE]
+"""Placements compared with the optimum:  python bench/scheduling/placement.py [--cases N] [--json FILE]
 
 Small cases that CP-SAT solves to optimality: a few nodes with CPUs and memory, and a queue that does not fit
 completely. Every placement walks the queue in order and takes what fits (skipping FIFO, one turn); the solver picks the
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scheduling.engine.cluster import NodeView, ResourceRequest
 from scheduling.engine.engine import Engine
