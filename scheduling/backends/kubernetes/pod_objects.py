@@ -181,7 +181,7 @@ def _job_spec(
         "ttlSecondsAfterFinished": KEEP_ENDED_S,
         "template": {
             "metadata": _marks(request, template),
-            "spec": {**_pod_spec(request, template, hosts), **_gate(features)},
+            "spec": {**_pod_spec(request, template, hosts), **_gate(request, features)},
         },
     }
     return {**spec, **_deadline(request)}
@@ -190,7 +190,7 @@ def _job_spec(
 def _config_map(
     request: SubmitRequest, template: PodTemplate, features: ApiFeatures, hosts: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
-    spec = {**_pod_spec(request, template, hosts), **_gate(features), **_deadline(request)}
+    spec = {**_pod_spec(request, template, hosts), **_gate(request, features), **_deadline(request)}
     pod = {"metadata": _marks(request, template), "spec": spec}
     return f"/api/v1/namespaces/{template.namespace}/configmaps", {
         "apiVersion": "v1",
@@ -228,8 +228,10 @@ def _marks(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[str,
     }
 
 
-def _gate(features: ApiFeatures) -> dict[str, Any]:
-    gates = {"schedulingGates": [{"name": GATE}]} if features.scheduling_gates else {}
+def _gate(request: SubmitRequest, features: ApiFeatures) -> dict[str, Any]:
+    """Keeps pods off the nodes until Acme places them. A single pod needs no gate, which would be one more write."""
+    is_gated = features.scheduling_gates and len(request.nodes) > 1
+    gates = {"schedulingGates": [{"name": GATE}]} if is_gated else {}
     return {"schedulerName": SCHEDULER, **gates}
 
 

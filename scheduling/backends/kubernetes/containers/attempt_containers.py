@@ -43,7 +43,8 @@ class AttemptContainers:
         self._known: tuple[object, Mapping[str, OwnAttempt]] | None = None
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
-        deadline, attempt = self._api.new_deadline(), self._driver.attempt(backend_id)
+        deadline = self._api.new_deadline()
+        attempt = self._driver.attempt(backend_id, deadline)
         if attempt is None:
             return
         running = [

@@ -13,6 +13,7 @@ from functools import partial
 from urllib.parse import quote
 
 from ...base import BackendError, RequestRejected
+from ...http_client import RequestDeadline
 from ..api_client import JSON_PATCH, MERGE_PATCH, ApiClient
 from ..api_errors import CONFLICT, NOT_FOUND, CommandRefused
 from ..attempts import OwnAttempt
@@ -38,20 +39,20 @@ class StepRunner:
         self._api, self._cluster, self._commands = api, cluster, commands
         self.refusals: dict[str, str] = {}  # by the uid of the owner: what the cluster said to its last step
 
-    def run(self, steps: Sequence[Step], now: datetime) -> None:
+    def run(self, steps: Sequence[Step], now: datetime, deadline: RequestDeadline) -> None:
         """Make the steps: first what concerns each owner, then what concerns its pods.
 
         Raises the first error that would concern all other commands too.
         """
         uids = [step.attempt.owner.uid for step in steps]
-        begun = self._commands.run(partial(self._begin, step, now) for step in steps)
+        begun = self._commands.run((partial(self._begin, step, now, deadline) for step in steps), deadline)
         rest = [
             (uid, call)
             for uid, calls in zip(uids, begun, strict=True)
             if not isinstance(calls, BackendError)
             for call in calls
         ]
-        done = self._commands.run(call for _, call in rest)
+        done = self._commands.run((call for _, call in rest), deadline)
         outcomes = [
             *zip(uids, begun, strict=True),
             *((uid, result) for (uid, _), result in zip(rest, done, strict=True)),
@@ -67,37 +68,38 @@ class StepRunner:
             self.refusals.pop(uid, None)
         self.refusals.update({uid: str(error) for uid, error in errors if isinstance(error, RequestRejected)})
 
-    def _begin(self, step: Step, now: datetime) -> list[Call]:
+    def _begin(self, step: Step, now: datetime, deadline: RequestDeadline) -> list[Call]:
         """Make the part of a step that must be done before its pods are touched. Return the rest."""
         match step:
             case CreatePods(attempt=attempt):
-                owner = self._api.get(owner_path(attempt), self._api.new_deadline())
-                return [partial(create_once, self._api, self._cluster, new) for new in dependents(owner)]
+                owner = self._api.get(owner_path(attempt), deadline)
+                return [partial(create_once, self._api, self._cluster, new, deadline) for new in dependents(owner)]
             case Place(attempt=attempt, placements=placements):
                 if isinstance(step, Admit) and attempt.owner.kind != SINGLE_POD:
-                    self._write_plan(attempt, ADMITTED_ANNOTATION, texts_annotation([pod.uid for pod, _ in placements]))
-                return [partial(self._place, pod, node) for pod, node in placements]
+                    uids = texts_annotation([pod.uid for pod, _ in placements])
+                    self._write_plan(attempt, ADMITTED_ANNOTATION, uids, deadline)
+                return [partial(self._place, pod, node, deadline) for pod, node in placements]
             case RecordEnd(attempt=attempt, end=end):
-                return self._record_end(attempt, end, now)
+                return self._record_end(attempt, end, now, deadline)
             case DeletePods(pods=pods):
-                return [partial(self._delete_pod, pod) for pod in pods]
+                return [partial(self._delete_pod, pod, deadline) for pod in pods]
             case DeleteOwner(attempt=attempt):
-                self._delete_owner(attempt)
+                self._delete_owner(attempt, deadline)
         return []
 
-    def _record_end(self, attempt: OwnAttempt, end: PodEnd, now: datetime) -> list[Call]:
+    def _record_end(self, attempt: OwnAttempt, end: PodEnd, now: datetime, deadline: RequestDeadline) -> list[Call]:
         """Record how the attempt ended. A Job that is suspended has no pods yet, and its deadline does not count."""
         if attempt.owner.suspended:
-            self._delete_owner(attempt)
+            self._delete_owner(attempt, deadline)
             return []
-        self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now))
+        self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now), deadline)
         for job in attempt.parts:
             if job.kind == KIND_WITH_DEADLINE and job.end is None and job.gone_at is None:
                 path = object_path(job.collection, job.namespace, job.name)
-                self._patch(job.collection, path, {"spec": {"activeDeadlineSeconds": OVERDUE_S}})
-        return [partial(self._delete_pod, pod) for pod in attempt.live_pods if not pod.is_deleting]
+                self._patch(job.collection, path, {"spec": {"activeDeadlineSeconds": OVERDUE_S}}, deadline)
+        return [partial(self._delete_pod, pod, deadline) for pod in attempt.live_pods if not pod.is_deleting]
 
-    def _write_plan(self, attempt: OwnAttempt, annotation: str, text: str) -> None:
+    def _write_plan(self, attempt: OwnAttempt, annotation: str, text: str, deadline: RequestDeadline) -> None:
         """Write an annotation that is still empty. Raises CommandRefused if another process was faster."""
         pointer = f"/metadata/annotations/{annotation.replace('/', '~1')}"
         operations = [
@@ -105,33 +107,35 @@ class StepRunner:
             {"op": "test", "path": pointer, "value": ""},
             {"op": "replace", "path": pointer, "value": text},
         ]
-        self._patch(attempt.owner.collection, owner_path(attempt), operations, JSON_PATCH)
+        self._patch(attempt.owner.collection, owner_path(attempt), operations, deadline, JSON_PATCH)
 
-    def _patch(self, collection: str, path: str, body: object, content_type: str = MERGE_PATCH) -> None:
-        answer = self._api.command("PATCH", path, self._api.new_deadline(), body, content_type)
+    def _patch(
+        self, collection: str, path: str, body: object, deadline: RequestDeadline, content_type: str = MERGE_PATCH
+    ) -> None:
+        answer = self._api.command("PATCH", path, deadline, body, content_type)
         self._cluster.expect_version(collection, text_at(answer, "metadata", "resourceVersion"))
 
-    def _place(self, pod: Pod, node: str) -> None:
+    def _place(self, pod: Pod, node: str, deadline: RequestDeadline) -> None:
         path = object_path(PODS, pod.namespace, pod.name)
         if pod.is_gated:
-            self._patch(PODS, path, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}})
+            self._patch(PODS, path, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}}, deadline)
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         try:
-            self._api.command("POST", f"{path}/binding", self._api.new_deadline(), binding)
+            self._api.command("POST", f"{path}/binding", deadline, binding)
         except CommandRefused as error:
             if error.status not in (CONFLICT, NOT_FOUND):  # placed by another process, or deleted
                 raise
         self._cluster.pods.expect(pod.uid, lambda found: found is None or bool(found.node))
 
-    def _delete_pod(self, pod: Pod) -> None:
+    def _delete_pod(self, pod: Pod, deadline: RequestDeadline) -> None:
         """With the grace period of the pod. Its object remains until its containers have ended."""
-        delete_object(self._api, object_path(PODS, pod.namespace, pod.name), pod.uid)
+        delete_object(self._api, object_path(PODS, pod.namespace, pod.name), deadline, pod.uid)
         self._cluster.pods.expect(pod.uid, lambda found: found is None or found.is_deleting or not found.is_live)
 
-    def _delete_owner(self, attempt: OwnAttempt) -> None:
-        delete_object(self._api, owner_path(attempt), attempt.owner.uid)
+    def _delete_owner(self, attempt: OwnAttempt, deadline: RequestDeadline) -> None:
+        delete_object(self._api, owner_path(attempt), deadline, attempt.owner.uid)
         for collection in self._cluster.workload_collections():
             if collection.path == attempt.owner.collection:
                 collection.expect(attempt.owner.uid, lambda found: found is None)

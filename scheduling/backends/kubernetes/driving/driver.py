@@ -29,7 +29,7 @@ from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
 from .admission import DeletePods, FreeCapacity, RecordEnd, Step, next_steps, obstacles
 from .advancing import StepRunner
-from .eviction import evict_pods
+from .eviction import evict_pod
 from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
 from .submission import CreatedOwner, Submitter
@@ -66,42 +66,46 @@ class AttemptDriver:
     def submit_all(self, requests: Sequence[SubmitRequest]) -> list[str | BackendError]:
         if not requests:
             return []
+        deadline = self._api.new_deadline()
         try:
             with self._lock:
-                deadline = self._api.new_deadline()
                 self._cluster.follow_all(deadline)
                 nodes, free = self._cluster.nodes.cache.objects, self._free_capacity()
                 features = self._probed_features(deadline)
         except BackendError as error:
             return [error for _ in requests]
-        created = self._submitter.submit_all(requests, features, {node.name: node for node in nodes.values()}, free)
+        by_name = {node.name: node for node in nodes.values()}
+        created = self._submitter.submit_all(requests, features, by_name, free, deadline)
         with suppress(BackendError):  # the jobs were submitted; the next turn does the rest, and reports its error
-            self._wait_for_pods({owner.uid for owner in created if isinstance(owner, CreatedOwner)})
+            self._wait_for_pods({owner.uid for owner in created if isinstance(owner, CreatedOwner)}, deadline)
         return [owner.uid if isinstance(owner, CreatedOwner) else owner for owner in created]
 
-    def advance(self) -> None:
+    def advance(self, deadline: RequestDeadline | None = None) -> None:
         """Make the next steps of all attempts until nothing is left to do now."""
+        deadline = deadline or self._api.new_deadline()
         for _ in range(MAX_PASSES):
             with self._lock:
-                steps = self._next_steps()
+                steps = self._next_steps(deadline)
             if not steps:
                 return
-            self._runner.run(steps, self._now())
+            self._runner.run(steps, self._now(), deadline)
 
     def cancel(self, backend_id: str) -> None:
-        if attempt := self.attempt(backend_id):
-            self._end_attempt(attempt, State.CANCELLED)
+        deadline = self._api.new_deadline()
+        if attempt := self.attempt(backend_id, deadline):
+            self._end_attempt(attempt, State.CANCELLED, deadline)
 
     def evict(self, backend_id: str) -> None:
-        attempt = self.attempt(backend_id)
+        deadline = self._api.new_deadline()
+        attempt = self.attempt(backend_id, deadline)
         if attempt is None:
             return
         with self._lock:
             running = [pod for pod in running_pods(attempt.pods, self._cluster.lost_nodes()) if not pod.is_deleting]
-            version = eviction_version(self._api, self._api.new_deadline()) if running else ""
+            version = eviction_version(self._api, deadline) if running else ""
         if running and not attempt.is_over:
-            evict_pods(self._api, running, version)
-        self._end_attempt(attempt, State.PREEMPTED)
+            evict_pod(self._api, running[0], version, deadline)
+        self._end_attempt(attempt, State.PREEMPTED, deadline)
 
     def drain(self, node: str, reason: str) -> None:
         self._patch_node(node, cordon_patch(reason))
@@ -147,8 +151,7 @@ class AttemptDriver:
 
     # Looks, under the lock
 
-    def _next_steps(self) -> list[Step]:
-        deadline = self._api.new_deadline()
+    def _next_steps(self, deadline: RequestDeadline) -> list[Step]:
         self._cluster.follow_all(deadline)
         attempts = self.attempts()
         if not attempts:
@@ -172,10 +175,10 @@ class AttemptDriver:
 
     # Single attempts
 
-    def attempt(self, backend_id: str) -> OwnAttempt | None:
+    def attempt(self, backend_id: str, deadline: RequestDeadline) -> OwnAttempt | None:
         """The attempt with this id; None if there is none any more. Raises RequestRejected if it is not ours."""
         with self._lock:
-            self._cluster.follow_all(self._api.new_deadline())
+            self._cluster.follow_all(deadline)
             for attempt in self.attempts():
                 if attempt.owner.uid == backend_id:
                     return None if attempt.owner.gone_at else attempt
@@ -190,21 +193,21 @@ class AttemptDriver:
         why = "it was not submitted by this installation" if mode == NamespaceMode.OURS else f"its mode is {mode}"
         raise RequestRejected(f"Acme does not change {found.name} in namespace {found.namespace}: {why}")
 
-    def _end_attempt(self, attempt: OwnAttempt, state: State) -> None:
+    def _end_attempt(self, attempt: OwnAttempt, state: State, deadline: RequestDeadline) -> None:
         """Record the end, which deletes the pods with their grace period. Where there is one, delete what it left."""
         now, running = self._now(), [pod for pod in attempt.live_pods if not pod.is_deleting]
         if not attempt.is_over:
             with self._lock:
                 end = attempt_end(attempt, self._cluster.lost_nodes()) or PodEnd(state=state, at=now)
-            self._runner.run([RecordEnd(attempt=attempt, end=end)], now)
+            self._runner.run([RecordEnd(attempt=attempt, end=end)], now, deadline)
         elif running:
-            self._runner.run([DeletePods(attempt=attempt, pods=running)], now)
+            self._runner.run([DeletePods(attempt=attempt, pods=running)], now, deadline)
 
-    def _wait_for_pods(self, uids: set[str]) -> None:
+    def _wait_for_pods(self, uids: set[str], deadline: RequestDeadline) -> None:
         """Advance until no new attempt waits for its pods, for at most a second."""
         give_up_at = self._monotonic() + WAIT_FOR_PODS_S
-        while True:
-            self.advance()
+        while uids and not deadline.over:
+            self.advance(deadline)
             with self._lock:
                 new = [attempt for attempt in self.attempts() if attempt.owner.uid in uids]
             if all(attempt.is_over or None not in attempt.members for attempt in new):

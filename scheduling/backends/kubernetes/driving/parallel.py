@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ...base import BackendError, ClusterUnreachable, RequestTimedOut
+from ...http_client import RequestDeadline
 
 T = TypeVar("T")
 
@@ -19,13 +20,17 @@ class ParallelCommands:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="kubernetes")
 
-    def run(self, calls: Iterable[Callable[[], T]]) -> list[T | BackendError]:
-        """The results in the order of the calls. Once the cluster stops responding, the remaining ones are not made."""
+    def run(self, calls: Iterable[Callable[[], T]], deadline: RequestDeadline) -> list[T | BackendError]:
+        """The results in the order of the calls. Once the cluster stops responding, or the time of the operation is
+        over, the remaining ones are not made.
+        """
         unreachable: list[ClusterUnreachable] = []
 
         def run_one(call: Callable[[], T]) -> T | BackendError:
             if unreachable:
                 return unreachable[0]
+            if deadline.over:
+                return ClusterUnreachable(f"the cluster did not carry out all commands within {deadline.seconds:g} s")
             try:
                 return call()
             except ClusterUnreachable as error:
@@ -44,7 +49,3 @@ class ParallelCommands:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def errors_of(results: Iterable[object]) -> list[BackendError]:
-    return [result for result in results if isinstance(result, BackendError)]

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...base import BackendError, ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected, SubmitRequest
+from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import ALREADY_EXISTS, CONFLICT, NOT_FOUND, CommandRefused
 from ..fields import MalformedObject, require_text, text_at, texts_at
@@ -64,33 +65,40 @@ class Submitter:
         features: ApiFeatures,
         nodes: Mapping[str, NodeReport],
         free: FreeCapacity,
+        deadline: RequestDeadline,
     ) -> list[CreatedOwner | BackendError]:
         """The owners, or why there is none."""
-        owners = self._commands.run(partial(self._create_owner, request, features, nodes, free) for request in requests)
-        refusals = self._create_dependents([owner for owner in owners if isinstance(owner, CreatedOwner)])
+        calls = (partial(self._create_owner, request, features, nodes, free, deadline) for request in requests)
+        owners = self._commands.run(calls, deadline)
+        refusals = self._create_dependents([owner for owner in owners if isinstance(owner, CreatedOwner)], deadline)
         return [refusals.get(owner.uid, owner) if isinstance(owner, CreatedOwner) else owner for owner in owners]
 
     def _create_owner(
-        self, request: SubmitRequest, features: ApiFeatures, nodes: Mapping[str, NodeReport], free: FreeCapacity
+        self,
+        request: SubmitRequest,
+        features: ApiFeatures,
+        nodes: Mapping[str, NodeReport],
+        free: FreeCapacity,
+        deadline: RequestDeadline,
     ) -> CreatedOwner:
         check_nodes(request, nodes)
         new = with_plan(owner_object(request, self._template, features), request, free)
         try:
-            answer = self._api.command("POST", new.collection, self._api.new_deadline(), new.body)
+            answer = self._api.command("POST", new.collection, deadline, new.body)
         except CommandRefused as error:
             if error.status == NOT_FOUND:  # the namespace is missing, which is not the job's fault
                 raise ClusterUnreachable(f"{self._api.server}: {error}") from None
             if error.reason != ALREADY_EXISTS:
                 raise
-            answer = self._existing(new, request)
+            answer = self._existing(new, request, deadline)
         owner = _created(self._api.server, new.collection, answer)
         self._cluster.expect_version(new.collection, owner.version)
         return owner
 
-    def _existing(self, new: NewObject, request: SubmitRequest) -> Mapping[str, Any]:
+    def _existing(self, new: NewObject, request: SubmitRequest, deadline: RequestDeadline) -> Mapping[str, Any]:
         """The owner that an earlier try created."""
         name = text_at(new.body, "metadata", "name")
-        found = self._api.get(f"{new.collection}/{name}", self._api.new_deadline())
+        found = self._api.get(f"{new.collection}/{name}", deadline)
         labels = texts_at(found, "metadata", "labels")
         if (labels.get(KEY_LABEL), labels.get(INSTALLATION_LABEL, "")) != (request.key, request.installation):
             raise RequestRejected(f"an object with the name {name} exists, and it does not belong to this attempt")
@@ -98,13 +106,14 @@ class Submitter:
             raise OutcomeUnknown(f"{self._api.server}: {name} exists and is being deleted")
         return found
 
-    def _create_dependents(self, owners: Sequence[CreatedOwner]) -> dict[str, BackendError]:
+    def _create_dependents(self, owners: Sequence[CreatedOwner], deadline: RequestDeadline) -> dict[str, BackendError]:
         """Create what follows from the owners. Return the refusals by the uid of the owner, which is then deleted.
 
         What failed for another reason is created by `advance_jobs`.
         """
         new = [(owner, one) for owner in owners for one in dependents(owner.body)]
-        results = self._commands.run(partial(create_once, self._api, self._cluster, one) for _, one in new)
+        calls = (partial(create_once, self._api, self._cluster, one, deadline) for _, one in new)
+        results = self._commands.run(calls, deadline)
         refused = [
             (owner, result)
             for (owner, _), result in zip(new, results, strict=True)
@@ -112,7 +121,7 @@ class Submitter:
         ]
         for owner in {owner.uid: owner for owner, _ in refused}.values():
             with suppress(BackendError):
-                delete_object(self._api, owner.path)
+                delete_object(self._api, owner.path, deadline)
         return {owner.uid: refusal for owner, refusal in refused}
 
 
@@ -171,10 +180,10 @@ def dependents(owner: Mapping[str, Any]) -> list[NewObject]:
         return []
 
 
-def create_once(api: ApiClient, cluster: ClusterFollower, new: NewObject) -> None:
+def create_once(api: ApiClient, cluster: ClusterFollower, new: NewObject, deadline: RequestDeadline) -> None:
     """Create an object, unless it exists."""
     try:
-        answer = api.command("POST", new.collection, api.new_deadline(), new.body)
+        answer = api.command("POST", new.collection, deadline, new.body)
     except CommandRefused as error:
         if error.reason != ALREADY_EXISTS:
             raise
@@ -182,11 +191,11 @@ def create_once(api: ApiClient, cluster: ClusterFollower, new: NewObject) -> Non
     cluster.expect_version(new.collection, text_at(answer, "metadata", "resourceVersion"))
 
 
-def delete_object(api: ApiClient, path: str, uid: str = "") -> Mapping[str, Any]:
+def delete_object(api: ApiClient, path: str, deadline: RequestDeadline, uid: str = "") -> Mapping[str, Any]:
     """Delete an object with what it owns, if it is there. With the uid: no other object with this name."""
     body = {**BACKGROUND, **({"preconditions": {"uid": uid}} if uid else {})}
     try:
-        return api.command("DELETE", path, api.new_deadline(), body)
+        return api.command("DELETE", path, deadline, body)
     except CommandRefused as error:
         if error.status == NOT_FOUND or (uid and error.status == CONFLICT):
             return {}
