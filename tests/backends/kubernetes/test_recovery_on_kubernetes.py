@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from failures.diagnosis.engine import diagnose_text
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, Incident
 from jobs.actions import jobs as job_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import NodeFlag
 from jobs.models import Attempt, Checkpoint, Job, Node, clock
+from scheduling.backends.base import BackendError
+from scheduling.loops.pod_logs import CopyMemory, copy_logs_once
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.turn import run_turns
 from tests import make
@@ -55,6 +58,7 @@ if os.environ.get("ACME_CHECKPOINT"):
     step = int(Path(os.environ["ACME_CHECKPOINT"]).read_text())
 while True:
     step += 1
+    print(f"iteration {step} | loss 1.0", flush=True)
     if rank == 0 and step % 10 == 0:
         file = place / f"{step}.txt"
         file.write_text(str(step))
@@ -107,8 +111,12 @@ def test_gang_continues_on_other_nodes_after_its_kubelet_was_killed(
     recovery_actions.set_recovery_mode("act", author=make.LOOP)
     start_work_of_others(kubernetes)
 
+    memory = CopyMemory()
+
     def look():
         run_turns(cluster.pk, "test", lambda row: backend)
+        with suppress(BackendError):  # while the API server starts
+            copy_logs_once(cluster, backend, clock.now(), memory)
         diagnose_once(clock.now())
         decide_and_recover_once(clock.now())
 
@@ -138,6 +146,13 @@ def test_gang_continues_on_other_nodes_after_its_kubelet_was_killed(
     assert Attempt.objects.get(job=job, number=1).state == "NODE_FAIL"
     assert victim not in set(again.allocations.values_list("node__name", flat=True))
     assert victim not in {node for node, _ in ranks(job, 2).values()}
+    log = Path(Attempt.objects.get(job=job, number=1).log_path).read_text().splitlines()
+    assert [line for line in log if line.startswith("0: iteration 1")] == list(
+        dict.fromkeys(line for line in log if line.startswith("0: iteration 1"))
+    )
+    assert {"0: iteration 10 | loss 1.0", "1: iteration 10 | loss 1.0"} <= set(log)
+    assert any(line.startswith("acme: pod ") and victim in line for line in log), log[-10:]
+    assert diagnose_text("\n".join(log)).root_cause == "NodeFailure"
     assert Incident.objects.get().subject == victim
     cordoned = once(lambda: is_cordoned(kubernetes, victim), "the node is cordoned")
     assert cordoned and NodeFlag.DRAIN in Node.objects.get(name=victim).flags
