@@ -54,6 +54,11 @@ def budget_counts(budget: JsonObject, pods: Iterable[JsonObject], expected: int)
     return BudgetCounts(healthy=healthy, desired=desired, expected=expected)
 
 
+def needs_expected_pods(budget: JsonObject) -> bool:
+    spec = budget.get("spec") or {}
+    return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
+
+
 def _scaled(value: Any, total: int) -> int:
     """A count, or a percentage of the total, rounded up."""
     return ceil(total * int(value[:-1]) / 100) if isinstance(value, str) else int(value)

@@ -1,8 +1,12 @@
-"""Keeps the status of pod disruption budgets: healthy pods, needed pods, and evictions that are allowed. Pure."""
+"""Keeps the status of pod disruption budgets: healthy pods, needed pods, and evictions that are allowed. Pure.
+
+`maxUnavailable` and percentages need the number of pods that the owners want. For an owner without a scale, such as a
+ConfigMap, this is not known, and no eviction is allowed.
+"""
 
 from __future__ import annotations
 
-from scheduling.kubesim.api.eviction import budget_counts, selects
+from scheduling.kubesim.api.eviction import budget_counts, needs_expected_pods, selects
 from scheduling.kubesim.api.resources import BUDGETS, PODS
 from scheduling.kubesim.api.writing import FINAL_PHASES
 from scheduling.kubesim.objects import (
@@ -18,6 +22,9 @@ from scheduling.kubesim.objects import (
 from scheduling.kubesim.store import ObjectChange
 
 from .base import Controller
+
+
+WITHOUT_SCALE = frozenset({"configmaps"})
 
 
 class BudgetController(Controller):
@@ -40,13 +47,15 @@ class BudgetController(Controller):
             for found in self.plane.store.objects(PODS, key.namespace)
             if selects(budget, found.object) and value_at(found.object, "status", "phase") not in FINAL_PHASES
         ]
-        counts = budget_counts(budget, pods, self._expected(pods))
+        expected = self._expected(pods)
+        counts = budget_counts(budget, pods, expected or 0)
         gone = {name_of(pod) for pod in pods if is_being_deleted(pod)}
         present = {name_of(pod) for pod in pods} - gone
         disrupted = {
             name: at for name, at in value_at(budget, "status", "disruptedPods", default={}).items() if name in present
         }
-        allowed = max(counts.allowed - len(disrupted), 0)
+        is_known = expected is not None or not needs_expected_pods(budget)
+        allowed = max(counts.allowed - len(disrupted), 0) if is_known else 0
         self.plane.writer.patch_status(
             key,
             {
@@ -56,32 +65,36 @@ class BudgetController(Controller):
                 "disruptionsAllowed": allowed,
                 "disruptedPods": disrupted or None,
                 "observedGeneration": budget["metadata"].get("generation", 1),
-                "conditions": self._conditions(budget, allowed, now),
+                "conditions": self._conditions(budget, allowed, now, is_known=is_known),
             },
         )
 
-    def _conditions(self, budget: JsonObject, allowed: int, now: float) -> list[JsonObject]:
-        reason = "SufficientPods" if allowed else "InsufficientPods"
+    def _conditions(self, budget: JsonObject, allowed: int, now: float, *, is_known: bool) -> list[JsonObject]:
+        reason = ("SufficientPods" if allowed else "InsufficientPods") if is_known else "SyncFailed"
         known = value_at(budget, "status", "conditions", default=[])
         return with_condition(
             known, "DisruptionAllowed", "True" if allowed else "False", now, reason=reason, message=""
         )
 
-    def _expected(self, pods: list[JsonObject]) -> int:
-        """What the owners of the pods want to run; pods without an owner count themselves."""
+    def _expected(self, pods: list[JsonObject]) -> int | None:
+        """What the owners of the pods want to run; pods without an owner count themselves. None if it is not known."""
         owners: dict[str, int] = {}
         alone = 0
         for pod in pods:
             owner = controller_of(pod)
             if owner is None:
                 alone += 1
+            elif (scale := self._scale(owner, pod)) is None:
+                return None
             else:
-                owners[str(owner.get("uid"))] = max(self._scale(owner, pod), owners.get(str(owner.get("uid")), 0))
+                owners[str(owner.get("uid"))] = max(scale, owners.get(str(owner.get("uid")), 0))
         return alone + sum(owners.values())
 
-    def _scale(self, owner: JsonObject, pod: JsonObject) -> int:
+    def _scale(self, owner: JsonObject, pod: JsonObject) -> int | None:
         resource = self.plane.api.of_kind(owner.get("apiVersion"), owner.get("kind"))
         if resource is None:
-            return 1
+            return None
         found = self.plane.store.get(ObjectKey(resource.id, str(pod["metadata"]["namespace"]), str(owner.get("name"))))
-        return int(value_at(found, "spec", "parallelism", default=1)) if found and uid_of(found) else 1
+        if found is None or not uid_of(found) or resource.id in WITHOUT_SCALE:
+            return None
+        return int(value_at(found, "spec", "parallelism", default=1))
