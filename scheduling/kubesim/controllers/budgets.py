@@ -23,7 +23,6 @@ from scheduling.kubesim.store import ObjectChange
 
 from .base import Controller
 
-
 WITHOUT_SCALE = frozenset({"configmaps"})
 
 
