@@ -513,6 +513,13 @@ class Node(models.Model):
     nic_count = models.PositiveSmallIntegerField("NICs", default=0)
     gpu_uuids = ArrayField(models.CharField(max_length=64), default=list, blank=True, editable=False)
     gpu_pci = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
+    gpu_pods = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        editable=False,
+        help_text="Kubernetes: the pod that holds each GPU, by the labels of the DCGM exporter.",
+    )
     state = models.CharField(
         max_length=10, choices=[(s.value, s.value) for s in NodeState], default=NodeState.UNKNOWN, editable=False
     )

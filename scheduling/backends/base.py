@@ -111,6 +111,7 @@ class BackendJob:
     nodes: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # node name -> GPU indices, while known
     gpu_counts: Mapping[str, int] = field(default_factory=dict)  # node name -> GPUs held, where the indices are unknown
+    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node name -> "namespace/name" of its pods there
     submitted_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None

@@ -56,6 +56,7 @@ NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # a metric of node_export
 NODE_POWER = ("ipmi_dcmi_power_consumption_watts", "redfish_chassis_power_average_consumed_watts")
 MAX_NODE_POWER_W = 1_000_000.0
 ENERGY_BLANK = 2.0**62  # DCGM's "not supported" of 64 bits; a counter of years exceeds DCGM_BLANK
+MAX_POD_LENGTH = 320  # of a namespace and a name, which Kubernetes limits to 63 and 253 characters
 IDENTITY_LABELS = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
 
 
@@ -75,6 +76,7 @@ class GpuReading:
     uuid: str = ""
     pci_bus_id: str = ""
     model: str = ""
+    pod: str = ""  # "namespace/name" of the pod that holds it, on Kubernetes
     counted: Mapping[str, float] = field(default_factory=dict)  # by the names in GPU_COUNTERS
 
 
@@ -167,7 +169,16 @@ def _node_label(labels: Mapping[str, str]) -> str:
 
 def _new_gpu_reading(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:
     identity: dict[str, Any] = {ours: labels.get(theirs, "") for theirs, ours in IDENTITY_LABELS.items()}
-    return GpuReading(node=node, gpu=gpu, **identity)
+    return GpuReading(node=node, gpu=gpu, pod=_pod_label(labels), **identity)
+
+
+def _pod_label(labels: Mapping[str, str]) -> str:
+    """Prometheus renames the labels of a page that it has scraped, because it sets `pod` and `namespace` itself."""
+    for prefix in ("exported_", ""):
+        namespace, pod = labels.get(f"{prefix}namespace", ""), labels.get(f"{prefix}pod", "")
+        if namespace and pod:
+            return f"{namespace}/{pod}"[:MAX_POD_LENGTH]
+    return ""
 
 
 def _field_value(name: str, value: float) -> Any:

@@ -9,8 +9,8 @@ between our decision and its submission. Waiting for exactly these nodes may tak
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
@@ -191,6 +191,23 @@ def node_fields(node: BackendNode) -> dict[str, object]:
         "memory_mb": node.memory_mb,
         **topology(node.features),
     }
+
+
+def with_labeled_gpus(job: BackendJob, holders: Mapping[str, Mapping[str, list[int]]]) -> BackendJob:
+    """The job with the GPU indices that telemetry knows. `holders`: node -> pod -> indices.
+
+    Telemetry is some seconds old, so a node where its number of GPUs differs from the cluster's keeps the number only.
+    """
+    known: dict[str, tuple[int, ...]] = {}
+    for node, pods in job.pods.items():
+        if (by_pod := holders.get(node)) is not None:
+            indices = sorted(index for pod in pods for index in by_pod.get(pod, ()))
+            if len(indices) == job.gpu_counts.get(node):
+                known[node] = tuple(indices)
+    if not known:
+        return job
+    counts = {node: count for node, count in job.gpu_counts.items() if node not in known}
+    return replace(job, gpus={**job.gpus, **known}, gpu_counts=counts)
 
 
 def indices_of_counts(counts: Sequence[int], held: Collection[int], gpus: int) -> list[int]:

@@ -107,15 +107,17 @@ def _counter_columns(positions: Sequence[GpuReading | None], nics_down: Sequence
 
 
 def _update_gpu_ids(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:
-    """Update UUIDs and PCI addresses, which repair tickets need. They only change when a card is replaced."""
+    """Update UUIDs and PCI addresses, which repair tickets need and which only change when a card is replaced, and the
+    pods that hold the GPUs."""
     changed = []
     for name, node in nodes.items():
         gpus = sorted(by_node[name], key=lambda gpu: gpu.gpu)
         uuids, pci = [gpu.uuid[:64] for gpu in gpus], [gpu.pci_bus_id[:20] for gpu in gpus]
-        if (node.gpu_uuids, node.gpu_pci) != (uuids, pci):
-            node.gpu_uuids, node.gpu_pci = uuids, pci
+        pods = {str(gpu.gpu): gpu.pod for gpu in gpus if gpu.pod}
+        if (node.gpu_uuids, node.gpu_pci, node.gpu_pods) != (uuids, pci, pods):
+            node.gpu_uuids, node.gpu_pci, node.gpu_pods = uuids, pci, pods
             changed.append(node)
-    Node.objects.bulk_update(changed, ["gpu_uuids", "gpu_pci"], batch_size=500)
+    Node.objects.bulk_update(changed, ["gpu_uuids", "gpu_pci", "gpu_pods"], batch_size=500)
 
 
 def roll_up_and_expire_once(now: datetime) -> int:

@@ -137,3 +137,19 @@ def test_inactive_ports_are_down_for_both_ways_of_naming_the_node():
     page_readings = telemetry.parse(page)
 
     assert page_readings.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and page_readings.unreadable_lines == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "pod"),
+    [
+        ('namespace="research",pod="llm-0",container="main"', "research/llm-0"),
+        # scraped by Prometheus, which sets `pod` and `namespace` to those of the exporter
+        ('namespace="gpu",pod="dcgm-x",exported_namespace="research",exported_pod="llm-0"', "research/llm-0"),
+        ('namespace="",pod=""', ""),
+        ('pod="llm-0"', ""),
+    ],
+)
+def test_pod_of_a_gpu_is_read_from_its_labels(labels, pod):
+    page = telemetry.parse(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",{labels}}} 5\n')
+
+    assert page.gpus[0].pod == pod

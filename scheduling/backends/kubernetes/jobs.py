@@ -122,6 +122,7 @@ def group_job(
         held=state == State.PENDING and any(part.suspended for part in group.workloads),
         nodes=tuple(sorted({pod.node for pod in placed})),
         gpu_counts=counts,
+        pods=_pods_by_node(pod for pod in live if pod.node and pod.gpus) if counts else {},
         gpus_per_node=max(counts.values(), default=group.gpus_per_pod),
         submitted_at=_earliest([*([top.created_at] if top else []), *(pod.created_at for pod in group.pods)]),
         started_at=_earliest(pod.started_at for pod in group.pods if pod.node),
@@ -146,6 +147,13 @@ def _state(
     return State.RUNNING, frozenset() if run(pod.running or not pod.is_live for pod in placed) else frozenset(
         {Flag.CONFIGURING}
     )
+
+
+def _pods_by_node(pods: Iterable[Pod]) -> dict[str, tuple[str, ...]]:
+    names: dict[str, tuple[str, ...]] = {}
+    for pod in pods:
+        names[pod.node] = (*names.get(pod.node, ()), f"{pod.namespace}/{pod.name}")
+    return names
 
 
 def _gpus_by_node(placed: Iterable[Pod]) -> dict[str, int]:

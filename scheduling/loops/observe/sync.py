@@ -53,7 +53,7 @@ MAX_SYNC_S = 10.0  # a third of the lease: some changes need log storage, which 
 
 def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     """Apply the cluster's report. Return how many attempts changed."""
-    nodes, jobs = backend.nodes(), backend.jobs()
+    nodes, jobs = backend.nodes(), _with_labeled_gpus(cluster, backend.jobs())
     installation = Installation.current_id()
     by_name, live = _jobs_by_key(jobs, installation), _load_live_attempts(cluster)
     record_unreadable_rows(cluster, [*nodes.unreadable, *jobs.unreadable])
@@ -71,6 +71,18 @@ def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
         last_contact_at=now, runs_images=backend.traits.supports_images, **fields
     )
     return moved
+
+
+def _with_labeled_gpus(cluster: Cluster, jobs: ClusterListing[BackendJob]) -> ClusterListing[BackendJob]:
+    """The jobs with the GPU indices that telemetry knows, where the cluster itself reports only numbers."""
+    if not any(job.pods for job in jobs):
+        return jobs
+    holders: dict[str, dict[str, list[int]]] = {}
+    for node, pods in Node.objects.filter(cluster=cluster).exclude(gpu_pods={}).values_list("name", "gpu_pods"):
+        by_pod = holders.setdefault(node, defaultdict(list))
+        for index, pod in pods.items():
+            by_pod[pod].append(int(index))
+    return ClusterListing((observations.with_labeled_gpus(job, holders) for job in jobs), jobs.unreadable)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -250,6 +250,30 @@ def test_gpu_indices_of_the_cluster_are_recorded(cluster, slurm, sent):
     assert list(sent.allocations.values_list("gpu", flat=True)) == [6, 7]
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"4": "acme-jobs/a-0", "5": "acme-jobs/a-0"}, [4, 5]),
+        ({"4": "acme-jobs/a-0", "5": "research/other"}, [0, 1]),  # telemetry is behind: only the number is known
+        ({}, [0, 1]),
+    ],
+)
+def test_gpu_indices_come_from_the_labels_of_telemetry(cluster, slurm, sent, labels, expected):
+    node = sent.allocations.first().node
+    Node.objects.filter(pk=node.pk).update(gpu_pods=labels)
+    slurm.change(
+        sent.key,
+        state=State.RUNNING,
+        started_at=clock.now(),
+        gpu_counts={node.name: 2},
+        pods={node.name: ("acme-jobs/a-0",)},
+    )
+
+    sync(cluster, slurm)
+
+    assert sorted(sent.allocations.values_list("gpu", flat=True)) == expected
+
+
 def test_one_row_that_fails_does_not_stop_the_others(cluster, slurm):
     bad = make.attempt(make.job(gpus_per_node=1), gpus=(0,))
     good = make.attempt(make.job(gpus_per_node=1), gpus=(1,))

@@ -46,6 +46,15 @@ def test_gpu_ids_are_recorded_for_repair_tickets(cluster):
     assert (node.gpu_uuids, node.gpu_pci) == (["GPU-1"], ["0000:07:00.0"])
 
 
+def test_pods_that_hold_gpus_are_recorded_until_they_are_gone(cluster):
+    write_samples_once(cluster, reading(0, 1, pod="research/llm-0"), make.NOON)
+    held = Node.objects.get(name="seren-001").gpu_pods
+    write_samples_once(cluster, reading(0, 1), make.NOON + timedelta(seconds=15))
+
+    assert held == {"0": "research/llm-0", "1": "research/llm-0"}
+    assert Node.objects.get(name="seren-001").gpu_pods == {}
+
+
 def test_finished_intervals_are_rolled_up_once(cluster):
     for n, util in enumerate((10.0, 30.0)):
         write_samples_once(
