@@ -36,5 +36,5 @@ def test_no_job_is_lost_and_no_gpu_held_twice(instance):
         assert before <= ids(instance), victim
         assert over.items() <= ended(instance).items(), victim
         until(lambda: len(ended(instance)) >= len(over) + 3, what=f"no job ended after {victim} was killed")  # noqa: B023
-        assert judge.violations(Record(instance).evidence(accepted={}, final_once=over)) == [], victim
+        assert judge.violations(Record(instance).evidence({}, over, withdrawn=(), effects=tuple)) == [], victim
     assert instance.stop() == 0

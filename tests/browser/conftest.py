@@ -124,8 +124,9 @@ def chromium():
 class Visitor:
     """A signed-in user's browser page, with the errors that it logged."""
 
-    def __init__(self, context, server: Server) -> None:
+    def __init__(self, context, server: Server, *, runs_scripts: bool = True) -> None:
         self.page, self.server, self.complaints = context.new_page(), server, []
+        self.runs_scripts = runs_scripts
         self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
@@ -141,7 +142,8 @@ class Visitor:
     def open(self, path: str) -> None:
         """Open a page, and wait for its first frame: Chromium drops keys that are pressed before it."""
         self.page.goto(self.server.url + path)
-        self.page.evaluate(NEXT_FRAME)
+        if self.runs_scripts:
+            self.page.evaluate(NEXT_FRAME)
 
     def open_live(self, path: str) -> None:
         """Open a page, and wait until its websocket is connected."""
@@ -157,7 +159,7 @@ def visit(chromium, server):
     def opened(name: str, **options) -> Visitor:
         contexts.append(chromium.new_context(**options))
         contexts[-1].set_default_timeout(PATIENCE_S * 1000)
-        visitor = Visitor(contexts[-1], server)
+        visitor = Visitor(contexts[-1], server, runs_scripts=options.get("java_script_enabled", True))
         visitor.sign_in(name)
         return visitor
 

@@ -55,6 +55,7 @@ def test_clusters_of_the_demo_have_their_own_programs(wish):
 
     assert {"cluster", "kubernetes"} <= set(both)
     assert "kubernetes" in kalos and "cluster" not in kalos
+    (wish.dirs.secrets / "kubernetes").write_text("token")
     words = shlex.split(both["kubernetes"].command)
     parse_options(words[words.index("scheduling.kubesim.server") + 1 :])  # no option is unknown
 

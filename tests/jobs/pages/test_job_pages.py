@@ -213,7 +213,7 @@ def test_the_number_of_queries_of_the_home_page_does_not_depend_on_the_jobs(ada,
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(27):
+    with django_assert_num_queries(28):
         ada.get("/")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.servers import NO_OFFICIAL_CLIENT
 
 from ..running import KubernetesProcess
 
@@ -22,7 +23,7 @@ PYTHON = os.environ.get(VARIABLE, "")
 PROGRAM = Path(__file__).with_name("official_client.py")
 
 
-@pytest.mark.skipif(not PYTHON, reason=f"{VARIABLE} names no interpreter with the official client")
+@pytest.mark.skipif(not PYTHON, reason=NO_OFFICIAL_CLIENT)
 def test_official_client_drives_a_gang(tmp_path):
     with KubernetesProcess(tmp_path / "kalos", "--nodes", "2", "--tls") as process:
         kubeconfig = process.state / "kubeconfig"

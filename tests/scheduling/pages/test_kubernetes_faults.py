@@ -76,9 +76,11 @@ def test_fault_of_a_job_hits_one_of_its_pods(operator, cluster, process):
     attempt = job.attempts.get()
     attempt.backend_id = training["metadata"]["uid"]
     attempt.save()
+    job.team.memberships.create(user=make.user("olga"), role="researcher")
 
-    operator.post(f"/simulator/jobs/{job.public_id}/faults/", {"kind": "out_of_memory"})
+    answer = operator.post(f"/simulator/jobs/{job.public_id}/faults/", {"kind": "out_of_memory"}, follow=True)
 
+    assert "Run out of GPU memory: done." in answer.text
     until(lambda: len(running_pods(process)) == 1, what="the training to fail")
 
 
