@@ -75,6 +75,15 @@ def test_restart_continues_with_what_ran():
     assert counts[0] == counts[1] and not counts[0]["Running"]
 
 
+def test_deadline_of_a_pod_counts_after_a_restart():
+    api = client()
+    api.create_pod(node="kalos-001", activeDeadlineSeconds=30)
+
+    failed = restarted(api.after(5).cluster, api.now).after(30).pod()
+
+    assert failed["status"]["reason"] == "DeadlineExceeded"
+
+
 def test_restart_during_a_deletion_finishes_it():
     api = client()
     api.create_pod(node=NODES[0])

@@ -86,6 +86,8 @@ class Kubelets(Controller):
             self.enqueue(runtime.key)
             if runtime.next_at:
                 self.schedule(runtime.next_at, runtime.key)
+            if pod := self.plane.store.get(runtime.key):
+                self._schedule_deadline(pod, runtime)
 
     def set_machine(self, machine: Machine, now: float) -> None:
         """Change a machine. One that reports again registers its node and catches up on its pods."""
@@ -231,7 +233,7 @@ class Kubelets(Controller):
             return self.runtimes.set(rejected)
         gpus = self._free_gpus(machine, now)[: _gpu_count(pod)]
         self.schedule(runtime.next_at, runtime.key)
-        self._schedule_deadline(pod, now)
+        self._schedule_deadline(pod, runtime)
         self._event(pod, NORMAL, "Pulling", f'Pulling image "{_image(pod)}"', machine.node.name, now)
         return self.runtimes.set(replace(runtime, gpus=tuple(gpus)))
 
@@ -258,10 +260,9 @@ class Kubelets(Controller):
         broken = unhealthy_gpus(machine.node.name, self._registry.faults, now)
         return [gpu for gpu in range(machine.node.gpus) if gpu not in taken and gpu not in broken]
 
-    def _schedule_deadline(self, pod: JsonObject, now: float) -> None:
+    def _schedule_deadline(self, pod: JsonObject, runtime: PodRuntime) -> None:
         if (seconds := pod["spec"].get("activeDeadlineSeconds")) is not None:
-            key = ObjectKey(PODS, str(pod["metadata"]["namespace"]), name_of(pod))
-            self.schedule(now + seconds, key)
+            self.schedule(runtime.created_at + seconds, runtime.key)
 
     def _advance(self, pod: JsonObject, runtime: PodRuntime, now: float) -> None:
         """Take the steps that are due."""

@@ -77,14 +77,21 @@ def with_a_limited_job(site: Site) -> Site:
     return replace(site, limited=limited)
 
 
+LAST_NODE = "kalos-004"  # of four; some tests need the whole first one
+
+
 def foreign_pod(cluster: KubernetesProcess) -> str:
     name = f"someone-elses-{time.monotonic_ns()}"
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": _named_image(pod_spec(1))}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": _with_image_and_node(pod_spec(1))}
     return cluster.call("POST", "/api/v1/namespaces/default/pods", body)["metadata"]["uid"]
 
 
-def _named_image(spec: dict) -> dict:
-    return {**spec, "containers": [{**container, "image": "example/train:1"} for container in spec["containers"]]}
+def _with_image_and_node(spec: dict) -> dict:
+    return {
+        **spec,
+        "nodeName": LAST_NODE,
+        "containers": [{**container, "image": "example/train:1"} for container in spec["containers"]],
+    }
 
 
 SHAPES = {"indexed-jobs": (), "job-sets": ("--job-sets",), "plain-pods": ("--kubernetes", "1.20")}
@@ -130,7 +137,7 @@ def real(tmp_path_factory):
 
 def submit_pod(cluster: RealKubernetes) -> str:
     name = f"someone-elses-{time.monotonic_ns()}"
-    cluster.create(pod(name, gpus=1))
+    cluster.create(pod(name, gpus=1, node=cluster.nodes[-1]))
     return cluster.get("pod", name)["metadata"]["uid"]
 
 
