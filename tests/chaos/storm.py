@@ -226,6 +226,8 @@ class Storm:
         clear(self.caller, self.instance, self.over)
         for cluster in self.clusters:
             cluster.join(self.instance, self.caller, self.over, direct=False)
+        # Acme refuses jobs for a cluster that has never reported a node
+        until(self._all_clusters_have_nodes, what="every cluster has reported nodes")
         self.instance.sql("UPDATE jobs_cluster SET policy = %s", [self.settings.policy])
         if self.settings.trainings:
             modes = self.caller.ask("recovery/modes/", {"mode": "act"}, key="act", over=self.over)
@@ -234,6 +236,10 @@ class Storm:
         self.instance.sql("SELECT pg_reload_conf()")
         if not self.settings.quick and not self.no_mounts:
             self._limit_disks()
+
+    def _all_clusters_have_nodes(self) -> bool:
+        empty = "SELECT 1 FROM jobs_cluster c WHERE NOT EXISTS (SELECT FROM jobs_node n WHERE n.cluster_id = c.id)"
+        return self.instance.sql(empty).rowcount == 0
 
     def _limit_disks(self) -> None:
         place = self.instance.place

@@ -115,11 +115,17 @@ def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collecti
     if plan.ended:
         return plan.ended
     if owner.end:
-        return _job_end(attempt, owner.end, lost_nodes)
+        return None if _is_job_late(attempt, owner.end) else _job_end(attempt, owner.end, lost_nodes)
     end = _end_of_members(attempt, lost_nodes, late)
     if owner.gone_at and end is None:
         return PodEnd(state=State.CANCELLED, at=owner.gone_at, reason="deleted")
     return end
+
+
+def _is_job_late(attempt: OwnAttempt, end: PodEnd) -> bool:
+    """Whether a JobSet has failed and the event that its Job has failed, which says why, is still on its way."""
+    jobs = [part for part in attempt.parts if part.uid != attempt.owner.uid]
+    return end.state != State.COMPLETED and bool(jobs) and all(job.end is None and job.gone_at is None for job in jobs)
 
 
 def _job_end(attempt: OwnAttempt, end: PodEnd, lost_nodes: Collection[str]) -> PodEnd:

@@ -18,9 +18,9 @@ from tests.patience import until
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    with KubernetesProcess(tmp_path_factory.mktemp("kalos") / "state", "--nodes", "4") as running:
+@pytest.fixture
+def process(tmp_path):
+    with KubernetesProcess(tmp_path / "state", "--nodes", "4") as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.core.lifecycle import Flag, State
+from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from scheduling.backends.kubernetes.driving.admission import (
     Admit,
     CreatePods,
@@ -186,6 +186,14 @@ def test_job_set_has_the_cause_of_its_job():
     inner = workload("Job", "acme-k1-1-g-0", controller=top, status=finished("Failed", reason="DeadlineExceeded"))
 
     assert Seen(top, inner).job().state == State.TIMEOUT
+
+
+def test_job_set_has_not_ended_before_its_job_says_why():
+    top = owner(kind="JobSet", status=finished("Failed", reason="FailedJobs"))
+    inner = workload("Job", "acme-k1-1-g-0", controller=top)
+
+    assert Seen(top, inner).job().state not in FINAL_STATES
+    assert Seen(top).job().state == State.FAILED
 
 
 def test_annotations_of_others_are_no_plan():
