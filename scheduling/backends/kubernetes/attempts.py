@@ -133,7 +133,10 @@ def _job_end(attempt: OwnAttempt, end: PodEnd, lost_nodes: Collection[str]) -> P
     if end.state == State.COMPLETED:
         return replace(end, exit_code=0)
     causes = [part.end for part in attempt.parts if part.end and part.end.state in CAUSES]
-    return with_cause(replace(causes[0], at=end.at) if causes else end, attempt.pods, lost_nodes)
+    # Our Jobs fail with their first pod. Then "BackoffLimitExceeded" only repeats that the pod has failed
+    has_failed_pod = any(pod.end and pod.end.exit_code for pod in attempt.pods)
+    end = replace(causes[0], at=end.at) if causes else replace(end, reason="" if has_failed_pod else end.reason)
+    return with_cause(end, attempt.pods, lost_nodes)
 
 
 def _end_of_members(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> PodEnd | None:

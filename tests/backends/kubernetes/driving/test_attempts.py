@@ -188,6 +188,13 @@ def test_job_set_has_the_cause_of_its_job():
     assert Seen(top, inner).job().state == State.TIMEOUT
 
 
+def test_failed_job_has_the_reason_of_its_pod():
+    top = owner(kind="Job", status=finished("Failed", reason="BackoffLimitExceeded"))
+
+    assert Seen(top).job().reason == "BackoffLimitExceeded"
+    assert Seen(top, rank(0, top, ended_pod, exit_code=3, phase="Failed")).job().reason == ""
+
+
 def test_job_set_has_not_ended_before_its_job_says_why():
     top = owner(kind="JobSet", status=finished("Failed", reason="FailedJobs"))
     inner = workload("Job", "acme-k1-1-g-0", controller=top)
