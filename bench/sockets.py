@@ -61,7 +61,8 @@ def main() -> None:
         if "sockets" in options.parts:
             figures["sockets"] = measure_sockets(bench)
         if {"map", "home"} & set(options.parts):
-            fill_cluster(bench, options.history)
+            with instance.without("workers"):  # they would process each part of the history as it appears
+                fill_cluster(bench, options.history)
         if "map" in options.parts:
             figures["map"] = measure_map(bench)
         if "home" in options.parts:
@@ -282,8 +283,7 @@ def fill_cluster(bench: BenchInstance, finished: int) -> None:
         for table in ("jobs_allocation", "jobs_event", "jobs_node", "jobs_clusterminute"):
             session.execute(f"VACUUM ANALYZE {table}")
     assert Cluster.objects.filter(name="history").exists()
-    with bench.instance.without("workers"):  # the loops would diagnose the same failures
-        store_past_results()
+    store_past_results()
     bench.connection.close()
 
 
