@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,6 +64,7 @@ class ClusterAccess:
     key: Secret = Secret()
 
 
+@lru_cache(maxsize=64)  # the file is read for each look at a cluster, and YAML takes 20 ms
 def parse_kubeconfig(text: str, context: str = "") -> ClusterAccess:
     """The access that this context describes; empty: the current one. Raises BadKubeconfig."""
     config = _load_yaml(text)
