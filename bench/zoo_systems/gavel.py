@@ -21,6 +21,7 @@ from random import Random
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_file, repository
+from scheduling.engine.throughputs import ThroughputTable
 from scheduling.replay.rounds.allox import AlloX
 from scheduling.replay.rounds.finish_time import AwareFinishTimeFairness, FinishTimeFairness
 from scheduling.replay.rounds.gandiva import RandomPairs
@@ -31,7 +32,7 @@ from scheduling.replay.rounds.values import GpuTypes, RoundJobs, RoundPolicy, Sp
 REPOSITORY = "gavel"
 NOTEBOOK = "scheduler/notebooks/figures/evaluation/continuous_jobs.ipynb"
 TYPES = ("v100", "p100", "k80")
-GPUS_OF_TYPE = 36
+GPUS = GpuTypes(names=TYPES, counts=np.full(3, 36.0))
 JOBS_PER_HOUR = 5.6
 MEASURED = range(4000, 5000)
 ARRIVING = 9000  # jobs go on arriving until the measured ones have ended
@@ -59,7 +60,7 @@ def compare(artefacts: Path) -> Iterator[Row]:
         print(f"Gavel: {name} took {time.perf_counter() - began:.0f} s", file=sys.stderr)
         yield Row(
             system="Gavel",
-            workload=f"3 × {GPUS_OF_TYPE} GPUs, {JOBS_PER_HOUR} jobs/h: {policy().name}",
+            workload=f"3 × 36 GPUs, {JOBS_PER_HOUR} jobs/h: {policy().name}",
             metric="mean completion (h)",
             theirs=theirs[name],
             ours=ours,
@@ -68,8 +69,7 @@ def compare(artefacts: Path) -> Iterator[Row]:
 
 
 def mean_completion_hours(jobs: RoundJobs, policy: RoundPolicy, speeds: Speeds) -> float:
-    types = GpuTypes(names=TYPES, counts=np.full(len(TYPES), float(GPUS_OF_TYPE)))
-    outcome = replay_in_rounds(jobs, policy, RoundSetting(types=types, speeds=speeds), MEASURED)
+    outcome = replay_in_rounds(jobs, policy, RoundSetting(types=GPUS, speeds=speeds), MEASURED)
     completion_s = (outcome.ended_s - jobs.submit_s)[MEASURED.start : MEASURED.stop]
     return float(completion_s.mean()) / 3600
 
@@ -80,10 +80,9 @@ def read_speeds(text: str) -> Speeds:
     names = [found[1] for key in table[TYPES[0]] if (found := re.fullmatch(r"\('(.*)', 1\)", key))]
     names.sort(key=DRAWN_LAST.__contains__)
     keys = [f"('{name}', 1)" for name in names]
-    return Speeds(
-        alone=np.array([[table[gpu_type][key]["null"] for gpu_type in TYPES] for key in keys]),
-        shared=np.array([[[table[kind][key][other][0] for kind in TYPES] for other in keys] for key in keys]),
-    )
+    given = {(name, kind): table[kind][key]["null"] for name, key in zip(names, keys, strict=True) for kind in TYPES}
+    shared = np.array([[[table[kind][key][other][0] for kind in TYPES] for other in keys] for key in keys])
+    return Speeds.of(ThroughputTable(given=given), names, GPUS, shared)
 
 
 def drawn_jobs(speeds: Speeds, *, seed: int) -> RoundJobs:

@@ -7,7 +7,7 @@ depends on the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,11 +66,3 @@ class ThroughputTable:
         if (steps_per_s := self.measured.get(key)) is not None:
             return Throughput(steps_per_s=steps_per_s, source=ThroughputSource.MEASURED)
         return UNKNOWN
-
-    def relative_speeds(self, name: str, gpu_models: Sequence[str]) -> tuple[float, ...] | None:
-        """The speed on each model, relative to the fastest. None unless all of them are known."""
-        speeds = [self.speed(name, model) for model in gpu_models]
-        if not speeds or any(speed.source == ThroughputSource.UNKNOWN for speed in speeds):
-            return None
-        fastest = max(speed.steps_per_s for speed in speeds)
-        return tuple(speed.steps_per_s / fastest for speed in speeds) if fastest else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from jobs.traces.trace import Floats, Ints
 from scheduling.engine.cluster import NodeView
+from scheduling.engine.throughputs import ThroughputTable
 
 Indices = npt.NDArray[np.intp]
 ALONE = -1
@@ -50,6 +51,12 @@ class Speeds:
 
     alone: Floats  # class × type
     shared: Floats | None = None
+
+    @staticmethod
+    def of(table: ThroughputTable, names: Sequence[str], types: GpuTypes, shared: Floats | None = None) -> Speeds:
+        """One class for each name. A job runs only on types on which its speed is known."""
+        alone = [[table.speed(name, model).steps_per_s for model in types.names] for name in names]
+        return Speeds(alone=np.array(alone), shared=shared)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,26 @@ def test_gang_never_mixes_models(placement):
     assert places(decide("fifo", nodes(h100=7, count=2), job, placement=placement)) == [[11, 12]]
 
 
+def test_exact_placement_does_not_move_a_gang_to_two_models():
+    cluster = [node(1, gpu_model="h100"), node(11), node(12)]
+    jobs = waiting(1, need=request(nodes=2)), waiting(2, need=request(model="a100"))
+
+    assert places(decide("fifo", cluster, *jobs, placement="exact")) == [[11, 12]]
+
+
+def test_exact_placement_moves_a_gang_within_its_model():
+    """The gang takes nodes of one leaf first; the job that needs CPUs fits on one of them only."""
+    cluster = [node(1, gpu_model="h100"), node(11), node(12), node(13, leaf="l02", free_cpus=4)]
+    jobs = (
+        waiting(1, need=request(nodes=2)),
+        waiting(2, need=ResourceRequest(gpus=8, cpus=64, gpu_model="a100")),
+    )
+
+    first, second = places(decide("fifo", cluster, *jobs, placement="exact"))
+
+    assert 13 in first and second in ([11], [12])
+
+
 def test_other_jobs_are_placed_as_before():
     decisions = decide("fifo", nodes(), waiting(1, need=request()), waiting(2, need=request(model="")))
 

@@ -32,10 +32,3 @@ def test_speed_without_a_usable_attempt_is_unknown(missing):
     found = ThroughputTable.of({}, [missing]).speed("llm-7b", "a100")
 
     assert (found.source, found.steps_per_s) == (ThroughputSource.UNKNOWN, 0.0)
-
-
-def test_relative_speeds_need_all_models():
-    table = ThroughputTable.of({("llm-7b", "h100"): 6.0}, [attempt()])
-
-    assert table.relative_speeds("llm-7b", ["h100", "a100"]) == (1.0, pytest.approx(1 / 3))
-    assert table.relative_speeds("llm-7b", ["h100", "l40s"]) is None

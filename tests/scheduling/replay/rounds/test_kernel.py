@@ -3,6 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from scheduling.engine.cluster import NodeView
+from scheduling.engine.throughputs import ThroughputTable
+from scheduling.replay.rounds.values import GpuTypes, Speeds
 from tests.scheduling.replay.rounds.rounds_make import FixedShares, jobs, replayed, speeds, types
 
 
@@ -112,3 +115,21 @@ def test_equal_inputs_give_equal_results():
     )
 
     assert (first == second).all()
+
+
+def test_types_are_counted_from_the_nodes_in_their_order():
+    models = ["a100", "h100", "a100"]
+    nodes = [
+        NodeView(id=at, name=f"n{at}", gpus=8, free_gpus=(), free_cpus=0, free_memory_mb=0, gpu_model=model)
+        for at, model in enumerate(models)
+    ]
+
+    found = GpuTypes.of(nodes)
+
+    assert (found.names, found.counts.tolist(), found.parts.tolist()) == (("a100", "h100"), [16, 8], [2 / 3, 1 / 3])
+
+
+def test_job_runs_only_on_types_on_which_its_speed_is_known():
+    table = ThroughputTable(given={("a", "fast"): 2.0, ("a", "slow"): 1.0}, measured={("b", "slow"): 3.0})
+
+    assert Speeds.of(table, ["a", "b"], types()).alone.tolist() == [[2, 1], [0, 3]]
