@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
-from jobs.traces.trace import Floats
+from jobs.traces.trace import Floats, Ints
 from scheduling.replay.rounds.values import (
     ALONE,
     GpuTypes,
@@ -28,7 +29,6 @@ from scheduling.replay.rounds.values import (
 
 ROUND_S = 360.0
 MIN_BETWEEN_DECISIONS_S = 1920.0
-Assignment = tuple[int, int]  # row of the shares, GPU type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,8 @@ class RoundReplay:
         # Of the current decision: job numbers, fractions and received seconds by row
         self._first = self._second = np.zeros(0, np.intp)
         self._fractions = self._received = np.zeros((0, kinds))
+        self._able = np.zeros((0, kinds), bool)
+        self._members: list[tuple[int, int, int]] = []  # first, second, GPUs
         self._behind_s = np.zeros((count, kinds))  # claimed minus received, over all earlier decisions
 
     def run_until_ended(self, numbers: range) -> RoundOutcome:
@@ -84,7 +86,7 @@ class RoundReplay:
                 continue
             if self._changed and self.now - self._asked_at >= self.setting.decision_s:
                 self._ask_policy()
-            self._run(self._assignments())
+            self._run(*self._assignments())
         return RoundOutcome(
             ended_s=self.ended_s,
             rounds=self.rounds,
@@ -109,9 +111,21 @@ class RoundReplay:
         self._fractions = shares.fractions
         # Half a round, so that a job that has run once goes behind one that has not, by its fraction
         self._received = np.full(shares.fractions.shape, self.setting.round_s / 2)
+        self._able = self._able_rows()
+        gpus = self.jobs.gpus[self._first]
+        self._members = list(zip(self._first.tolist(), self._second.tolist(), gpus.tolist(), strict=True))
         self._asked_at = self.now
         self._changed = False
         self.decisions += 1
+
+    def _able_rows(self) -> NDArray[np.bool_]:
+        """Whether each row can run on each type: no job in it has a speed of 0."""
+        classes, others = self.jobs.classes[self._first], self._class_of(self._second)
+        columns = np.arange(self._fractions.shape[1])
+        able = _speeds(self.setting.speeds, classes[:, None], others[:, None], columns) > 0
+        paired = others != ALONE
+        able[paired] &= _speeds(self.setting.speeds, others[paired, None], classes[paired, None], columns) > 0
+        return able
 
     def _view(self, numbers: Indices) -> RoundView:
         jobs = self.jobs
@@ -136,22 +150,21 @@ class RoundReplay:
 
     # One round
 
-    def _assignments(self) -> list[Assignment]:
-        """Who runs where in the next round: type by type, the rows that received the least of their fraction first."""
+    def _assignments(self) -> tuple[Indices, Indices]:
+        """Who runs where in the next round, as rows and their types: type by type, the rows that received the least of
+        their fraction first.
+        """
         if not self.policy.aware:
             self._random.shuffle(self._type_order)
         live = self._rows_of_live_jobs()
-        busy: set[int] = set()
-        chosen: list[Assignment] = []
+        busy = {ALONE: False}
+        rows: list[int] = []
+        types: list[int] = []
         for gpu_type in self._type_order:
-            left = int(self.setting.types.counts[gpu_type])
-            for row in self._rows_in_order(live, gpu_type).tolist():
-                if left <= 0:
-                    break
-                if taken := self._take(row, left, busy):
-                    left -= taken
-                    chosen.append((row, gpu_type))
-        return chosen
+            taken = self._take_rows(self._rows_in_order(live, gpu_type).tolist(), gpu_type, busy)
+            rows += taken
+            types += [gpu_type] * len(taken)
+        return np.array(rows, np.intp), np.array(types, np.intp)
 
     def _rows_of_live_jobs(self) -> Indices:
         """Rows whose jobs have all not ended."""
@@ -163,67 +176,61 @@ class RoundReplay:
         """The rows that can run on this type, by their claim, then by what they are behind."""
         claims = self._fractions[live, gpu_type] / self._received[live, gpu_type]
         # A pair without a claim would run at a speed that nobody chose
-        able = (self._row_speeds(live, gpu_type) > 0) & ((claims > 0) | (self._second[live] == ALONE))
+        able = self._able[live, gpu_type] & ((claims > 0) | (self._second[live] == ALONE))
         live, claims = live[able], claims[able]
         behind = self._behind_s[self._first[live], gpu_type]
         return live[np.lexsort((-behind, -claims))]
 
-    def _row_speeds(self, rows: Indices, gpu_type: int) -> Floats:
-        """The speed of the slower job of each row."""
-        first, second = self.jobs.classes[self._first[rows]], self.jobs.classes[self._second[rows]]
-        alone = self.setting.speeds.alone[first, gpu_type]
-        shared = self.setting.speeds.shared
-        if shared is None:
-            return alone  # type: ignore[no-any-return]
-        both = np.minimum(shared[first, second, gpu_type], shared[second, first, gpu_type])
-        return np.where(self._second[rows] == ALONE, alone, both)
+    def _take_rows(self, ordered: list[int], gpu_type: int, busy: dict[int, bool]) -> list[int]:
+        """The rows that get GPUs of this type in this round. Their jobs become busy."""
+        left = int(self.setting.types.counts[gpu_type])
+        taken: list[int] = []
+        for row in ordered:
+            if left <= 0:
+                break
+            first, second, gpus = self._members[row]
+            if gpus <= left and not busy.get(first) and not busy.get(second):
+                left -= gpus
+                busy[first] = True
+                busy[second] = second != ALONE
+                taken.append(row)
+        return taken
 
-    def _take(self, row: int, left: int, busy: set[int]) -> int:
-        """The GPUs that this row takes in this round; 0 if it does not fit or one of its jobs runs already."""
-        first, second = int(self._first[row]), int(self._second[row])
-        gpus = int(self.jobs.gpus[first])
-        if gpus > left or first in busy or second in busy:
-            return 0
-        busy.add(first)
-        if second != ALONE:
-            busy.add(second)
-        return gpus
-
-    def _run(self, chosen: list[Assignment]) -> None:
-        """Let the chosen rows run for one round, and end the jobs that finish."""
-        longest = max((self._run_row(row, gpu_type) for row, gpu_type in chosen), default=0.0)
-        if not longest:
-            # Nothing can run before the policy is asked again
-            longest = self.setting.round_s
-        self.now += longest
+    def _run(self, rows: Indices, types: Indices) -> None:
+        """Let the rows run for one round, and end the jobs that finish."""
+        first, second = self._first[rows], self._second[rows]
+        took = self._run_jobs(first, second, types)
+        paired = second != ALONE
+        took[paired] = np.maximum(took[paired], self._run_jobs(second[paired], first[paired], types[paired]))
+        self._received[rows, types] += took
+        self.busy_gpu_s += float(took @ self.jobs.gpus[first])
+        # If nothing can run, a round passes until the policy is asked again
+        self.now += float(took.max(initial=0.0)) or self.setting.round_s
         self.rounds += 1
-        self.active = [number for number in self.active if self.remaining[number] > 0]
 
-    def _run_row(self, row: int, gpu_type: int) -> float:
-        """Run the jobs of a row. Returns how long the slower one took."""
-        first, second = int(self._first[row]), int(self._second[row])
-        took = max(self._run_job(job, other, gpu_type) for job, other in ((first, second), (second, first)))
-        self._received[row, gpu_type] += took
-        self.busy_gpu_s += took * int(self.jobs.gpus[first])
+    def _run_jobs(self, numbers: Indices, others: Indices, types: Indices) -> Floats:
+        """Run whole steps for at most one round, next to the others. Returns how long they took."""
+        speed = _speeds(self.setting.speeds, self.jobs.classes[numbers], self._class_of(others), types)
+        steps = np.minimum(np.floor(speed * self.setting.round_s), self.remaining[numbers])
+        self.remaining[numbers] -= steps
+        took: Floats = steps / speed
+        ended = self.remaining[numbers] <= 0
+        if ended.any():
+            self.ended_s[numbers[ended]] = self.now + took[ended]
+            self.active = [number for number in self.active if self.remaining[number] > 0]
+            self._changed = True
         return took
 
-    def _run_job(self, number: int, other: int, gpu_type: int) -> float:
-        """Run whole steps for at most one round. Returns how long they took."""
-        if number == ALONE:
-            return 0.0
-        speed = self._speed(number, other, gpu_type)
-        steps = min(float(int(speed * self.setting.round_s)), float(self.remaining[number]))
-        self.remaining[number] -= steps
-        if self.remaining[number] <= 0:
-            self.ended_s[number] = self.now + steps / speed
-            self._changed = True
-        return steps / speed
+    def _class_of(self, numbers: Indices) -> Indices:
+        return np.where(numbers == ALONE, ALONE, self.jobs.classes[numbers])
 
-    def _speed(self, number: int, other: int, gpu_type: int) -> float:
-        classes, speeds = self.jobs.classes, self.setting.speeds
-        if other == ALONE or speeds.shared is None:
-            return float(speeds.alone[classes[number], gpu_type])
-        return float(speeds.shared[classes[number], classes[other], gpu_type])
+
+def _speeds(speeds: Speeds, classes: Ints, others: Indices, types: Indices) -> Floats:
+    """The speed of jobs of these classes next to jobs of the other classes, if any."""
+    alone: Floats = speeds.alone[classes, types]
+    if speeds.shared is None:
+        return alone
+    return np.where(others == ALONE, alone, speeds.shared[classes, others, types])
 
 
 def replay_in_rounds(
