@@ -75,11 +75,20 @@ def test_pair_runs_at_its_shared_speeds_and_ends_separately():
 
 def test_policy_is_asked_when_jobs_come_or_end_but_not_too_often():
     policy = FixedShares([1, 0], [1, 0], [1, 0])
-    workload = jobs((0, 1000, 0, 1), (50, 20, 0, 1), (150, 20, 0, 1))
+    workload = jobs((0, 1000, 0, 1), (50, 20, 0, 1), (150, 250, 0, 1))
 
     replayed(policy, workload, table=speeds((1, 1)), decision_s=250.0)
 
     assert policy.asked_at == [0.0, 300.0, 600.0]
+
+
+def test_job_that_came_since_the_decision_uses_a_gpu_without_a_claim():
+    policy = FixedShares([1, 0], [1, 0])
+    workload = jobs((0, 300, 0, 1), (50, 100, 0, 1))
+
+    outcome = replayed(policy, workload, table=speeds((1, 1)), decision_s=1e6)
+
+    assert (policy.asked_at, ends(outcome)) == ([0.0], [300.0, 200.0])
 
 
 def test_replay_skips_the_time_without_jobs():
