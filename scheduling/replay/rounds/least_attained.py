@@ -1,30 +1,30 @@
 """Least attained service (LAS) of Gavel (OSDI'20): the smallest share of any job is as large as possible.
 
 Aware of GPU types, a job's share is its speed divided by the speed that it would have with an equal part of every type,
-times its GPUs. Otherwise the share is its fraction of time. With packing, two jobs may share GPUs if that helps the
+times its GPUs. Otherwise its speed is the same everywhere. With packing, two jobs may share GPUs if that helps the
 smallest share; only jobs with equally many GPUs do.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from jobs.traces.trace import Floats
+from jobs.traces.trace import Floats, Ints
 from scheduling.replay.rounds.programs import Arrangements, JobClasses, most_equal_gain
 from scheduling.replay.rounds.values import ALONE, Indices, RoundPolicy, RoundView, TimeShares
 
 
 class LeastAttained(RoundPolicy):
-    """Does not tell GPU types apart: each job gets the same fraction of all GPUs."""
+    """Does not tell GPU types apart: each job gets the same part of all GPUs."""
 
     name = "las"
     aware = False
 
     def shares(self, view: RoundView) -> TimeShares:
-        classes = JobClasses.of(view)
-        alone = Arrangements.alone(np.ones((len(classes), 1)))
-        time = most_equal_gain(classes, alone, np.array([view.types.total]))
-        return TimeShares.alone(classes.per_job(time) * view.types.parts)
+        fractions = np.minimum(1.0, _gpus_for_each(view.gpus, view.types.total) / view.gpus)
+        return TimeShares.alone(fractions[:, None] * view.types.parts)
 
 
 class AwareLeastAttained(RoundPolicy):
@@ -52,6 +52,16 @@ class PackedLeastAttained(RoundPolicy):
             if second != ALONE and of_pair.any():
                 shares = shares.with_pairs(*_job_pairs(classes, int(first), int(second), of_pair))
         return shares
+
+
+def _gpus_for_each(gpus: Ints, total: float) -> float:
+    """The GPUs that each job gets over time, if it requests as many and all are used. No program is needed, because the
+    jobs differ only in their GPUs.
+    """
+    ordered = np.sort(gpus)
+    for_rest = (total - (np.cumsum(ordered) - ordered)) / (len(ordered) - np.arange(len(ordered)))
+    limited = for_rest <= ordered
+    return float(for_rest[limited][0]) if limited.any() else math.inf
 
 
 def _worth_of_step(view: RoundView, classes: JobClasses) -> Floats:

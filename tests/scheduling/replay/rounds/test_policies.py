@@ -71,6 +71,17 @@ def test_las_gives_all_jobs_the_same_time_on_all_types():
     assert fractions(LeastAttained, (0, 9, 0, 1), (0, 9, 1, 1), (0, 9, 1, 1), (0, 9, 0, 1)) == [[0.25, 0.25]] * 4
 
 
+@pytest.mark.parametrize(
+    ("wide", "total", "expected"),
+    [((1, 1, 4), 6, [1, 1, 1]), ((1, 1, 4), 3, [1, 1, 0.25]), ((2, 4), 2, [0.5, 0.25]), ((1, 4), 9, [1, 1])],
+    ids=["all-fit", "wide-one-gets-the-rest", "equal-gpus", "more-than-enough"],
+)
+def test_las_gives_jobs_the_same_gpus_over_time(wide, total, expected):
+    found = fractions(LeastAttained, *[(0, 9, 0, gpus) for gpus in wide], gpus=types(total, 0))
+
+    assert [fast for fast, _ in found] == expected
+
+
 def test_aware_las_gives_the_fast_type_to_the_jobs_that_gain_most():
     """Two jobs of each class. All reach the same share: 1.6 · 0.378 = 1.048 · 0.122 + 0.952 · 0.5."""
     found = fractions(AwareLeastAttained, (0, 9, 0, 1), (0, 9, 0, 1), (0, 9, 1, 1), (0, 9, 1, 1))
