@@ -8,6 +8,7 @@ others do not wait for it. Not aware of GPU types, a job is believed to run ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +29,7 @@ class FinishTimeFairness(RoundPolicy):
 
     def __init__(self) -> None:
         self._history = EqualPartHistory()
+        self._haste = 1.0
 
     def shares(self, view: RoundView) -> TimeShares:
         speed = view.job_speeds[:, 0]
@@ -37,7 +39,8 @@ class FinishTimeFairness(RoundPolicy):
         def part(demands: Floats) -> tuple[float, Floats]:
             return float(demands / speed @ view.gpus) / view.types.total, demands / speed
 
-        return TimeShares.alone(jobs.fractions(part)[:, None] * view.types.parts)
+        fractions, self._haste = jobs.fractions(part, self._haste)
+        return TimeShares.alone(fractions[:, None] * view.types.parts)
 
 
 class AwareFinishTimeFairness(RoundPolicy):
@@ -47,13 +50,15 @@ class AwareFinishTimeFairness(RoundPolicy):
 
     def __init__(self) -> None:
         self._history = EqualPartHistory()
+        self._haste = 1.0
 
     def shares(self, view: RoundView) -> TimeShares:
         equal_part = view.types.counts / len(view.numbers) / view.gpus[:, None]
         equal_part = equal_part / np.maximum(1.0, equal_part.sum(axis=1, keepdims=True))
         alone_s = self._history.alone_s(view, (view.job_speeds * equal_part).sum(axis=1))
         jobs = FinishTimes(view, alone_s, view.job_speeds.max(axis=1))
-        return TimeShares.alone(jobs.fractions(JobDemands(view).part))
+        fractions, self._haste = jobs.fractions(JobDemands(view).part, self._haste)
+        return TimeShares.alone(fractions)
 
 
 class EqualPartHistory:
@@ -90,25 +95,20 @@ class FinishTimes:
         shortest_s = self._remaining / self._fastest
         return self._remaining / np.maximum(left_s, shortest_s)  # type: ignore[no-any-return]
 
-    def fractions(self, part: Callable[[Floats], tuple[float, Floats]]) -> Floats:
-        """The fractions for the smallest ratio for which the GPUs suffice. `part` says which part of them is needed.
-
-        Secants, because the part grows almost linearly with haste, in turn with bisection, because it does not at the
-        haste at which a job reaches full speed.
+    def fractions(self, part: Callable[[Floats], tuple[float, Floats]], haste: float) -> tuple[Floats, float]:
+        """The fractions for the smallest ratio for which the GPUs suffice, and 1 / ratio. `part` says which part of the
+        GPUs is needed; it grows almost linearly with haste, except where a job reaches full speed. `haste` is a guess.
         """
         highest = float((self._alone_s / (self._age_s + self._remaining / self._fastest)).max())
-        needed, fractions = part(self.demands(highest))
-        if needed <= 1:
-            return fractions
-        low, low_part, high, high_part = 0.0, 0.0, highest, needed
+        low, high = 0.0, math.inf
+        haste = min(haste, highest)
+        needed, fractions = part(self.demands(haste))
         for number in range(MAX_TRIES):
-            if abs(needed - 1) <= PART_TOLERANCE:
+            if abs(needed - 1) <= PART_TOLERANCE or (needed <= 1 and haste == highest):
                 break
-            portion = (1 - low_part) / (high_part - low_part) if number % 2 == 0 else 0.5
-            haste = low + (high - low) * portion
+            low, high = (haste, high) if needed <= 1 else (low, haste)
+            aim = min(haste / needed, highest)
+            bisects = number % 3 == 2 or not low < aim < high
+            haste = (low + min(high, highest)) / 2 if bisects else aim
             needed, fractions = part(self.demands(haste))
-            if needed <= 1:
-                low, low_part = haste, needed
-            else:
-                high, high_part = haste, needed
-        return fractions / max(1.0, needed)  # type: ignore[no-any-return]
+        return fractions / max(1.0, needed), haste
