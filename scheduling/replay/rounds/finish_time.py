@@ -75,7 +75,7 @@ class EqualPartHistory:
             for number, remaining, speed in zip(*columns, strict=True)
         }
         past = np.array([seconds for seconds, _, _ in self._jobs.values()])
-        return past + view.remaining / speeds  # type: ignore[no-any-return]
+        return past + view.remaining / speeds
 
     def _seconds(self, number: int, remaining: float) -> float:
         seconds, before, speed = self._jobs.get(number, (0.0, remaining, 1.0))
@@ -93,7 +93,7 @@ class FinishTimes:
         """The speeds for a ratio of 1 / haste; full speed for jobs that cannot reach it."""
         left_s = self._alone_s / haste - self._age_s
         shortest_s = self._remaining / self._fastest
-        return self._remaining / np.maximum(left_s, shortest_s)  # type: ignore[no-any-return]
+        return self._remaining / np.maximum(left_s, shortest_s)
 
     def fractions(self, part: Callable[[Floats], tuple[float, Floats]], haste: float) -> tuple[Floats, float]:
         """The fractions for the smallest ratio for which the GPUs suffice, and 1 / ratio. `part` says which part of the

@@ -67,7 +67,7 @@ def _gpus_for_each(gpus: Ints, total: float) -> float:
 def _worth_of_step(view: RoundView, classes: JobClasses) -> Floats:
     """What a step adds to the share: the GPUs, divided by the speed with an equal part of every type."""
     equal_part = classes.speeds(view) @ view.types.parts
-    return (classes.gpus / equal_part).reshape(-1, 1)  # type: ignore[no-any-return]
+    return (classes.gpus / equal_part).reshape(-1, 1)
 
 
 def _with_pairs(view: RoundView, classes: JobClasses) -> Arrangements:

@@ -44,11 +44,11 @@ class JobClasses:
         return len(self.kinds)
 
     def speeds(self, view: RoundView) -> Floats:
-        return view.speeds.alone[self.kinds]  # type: ignore[no-any-return]
+        return view.speeds.alone[self.kinds]
 
     def per_job(self, time: Floats) -> Floats:
         """The time of each class on each type, in equal parts to its jobs."""
-        return (time / self.counts[:, None])[self.of_job]  # type: ignore[no-any-return]
+        return (time / self.counts[:, None])[self.of_job]
 
     def jobs_of(self, number: int) -> Indices:
         """The jobs of a class, as positions in the view."""
@@ -175,4 +175,5 @@ def _solve(objective: Floats, rows: Any, limits: Floats) -> Floats:
     solution = linprog(objective, A_ub=csr_array(rows), b_ub=limits, method="highs")
     if solution.x is None:
         raise ArithmeticError(f"HiGHS found no shares: {solution.message}")
-    return np.clip(solution.x, 0.0, None)
+    shares: Floats = np.clip(solution.x, 0.0, None)
+    return shares

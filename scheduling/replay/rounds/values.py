@@ -39,7 +39,7 @@ class GpuTypes:
     @property
     def parts(self) -> Floats:
         """The part of each type of all GPUs."""
-        return self.counts / self.total  # type: ignore[no-any-return]
+        return self.counts / self.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class RoundView:
 
     @property
     def job_speeds(self) -> Floats:
-        return self.speeds.alone[self.classes]  # type: ignore[no-any-return]
+        return self.speeds.alone[self.classes]
 
 
 @dataclass(frozen=True, kw_only=True)
