@@ -33,6 +33,7 @@ from failures.recovery.values import (
     SavedCheckpoint,
 )
 from jobs.actions import jobs as job_actions
+from jobs.core.gpu_models import gpu_models
 from jobs.core.hostlist import expand
 from jobs.core.retry_budget import PastAttempt
 from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMode
@@ -148,7 +149,7 @@ def _listed_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCh
 def _memory_request(row: Diagnosis, job: Job) -> resizing.MemoryRequest | None:
     """The memory request of the job, with the memory of the nodes that could run it; None if no change would help."""
     nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
-    constraints = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.required_node}
+    constraints = {"gpu_model__in": gpu_models(job.gpu_model), "nic_type": job.nic_type, "name": job.required_node}
     nodes = nodes.filter(**{name: value for name, value in constraints.items() if value})
     sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
     enough = (

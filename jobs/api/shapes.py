@@ -99,7 +99,7 @@ JOB = ResourceShape(
         "memory_per_node": integer_field(
             "In MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
         ),
-        "gpu_model": text_field(),
+        "gpu_model": text_field("Several in order of preference, separated by |; the job runs on one of them."),
         "nic_type": text_field(),
         "time_limit": seconds_field("In seconds; null: UNLIMITED.", nullable=True),
         "submitted_at": datetime_field(),
@@ -564,7 +564,7 @@ JOB_REQUEST = ResourceShape(
         "memory_per_node": one_of_field(
             {"type": "integer"}, {"type": "string"}, says="In MiB, or a text such as 512G.", required=False
         ),
-        "gpu_model": text_field(required=False),
+        "gpu_model": text_field("Several in order of preference, separated by |. Default: any.", required=False),
         "nic_type": text_field(required=False),
         "time_limit": ShapeField(schema=DURATION, required=False),
         "priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),

@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs.core import parsing, slurm_notation
 from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, ContainerOffers
+from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
@@ -33,7 +34,6 @@ MAX_PRIORITY = 1_000_000
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-HARDWARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}", re.ASCII)
 JOB_REFERENCE = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
 DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
 
@@ -84,7 +84,7 @@ class JobSpec:
     gpus_per_node: int = 0
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
-    gpu_model: str = ""
+    gpu_model: str = ""  # several in order of preference, see `gpu_models`
     nic_type: str = ""
     required_node: str = ""  # set by the scheduler's own coordinators; requests cannot set it
     time_limit: timedelta | None = None
@@ -164,9 +164,16 @@ def check_fits_cluster(job: JobSpec, shape: ClusterShape) -> None:
         if not fitting:
             raise InvalidField(name, why(job, shape))
         candidates = fitting
-    available = sum(node.count for node in candidates)
+    available = _most_nodes(job, candidates)
     if job.nodes > available:
         raise InvalidField("nodes", f"{job.nodes} is more than the {available} matching nodes of {shape.name}")
+
+
+def _most_nodes(job: JobSpec, candidates: Sequence[NodeShape]) -> int:
+    """How many nodes the job could use at once. A job that names several GPU models runs on one of them."""
+    if len(models := gpu_models(job.gpu_model)) < 2:
+        return sum(node.count for node in candidates)
+    return max(sum(node.count for node in candidates if node.gpu_model == model) for model in models)
 
 
 def _check_container(job: JobSpec, shape: ClusterShape) -> None:
@@ -207,8 +214,8 @@ def _missing_hardware_text(
 FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobSpec, ClusterShape], str]], ...] = (
     (
         "gpu_model",
-        lambda j, n: j.gpu_model in ("", n.gpu_model),
-        _missing_hardware_text(lambda j: f"{j.gpu_model} GPUs", ""),
+        lambda j, n: accepts_model(j.gpu_model, n.gpu_model),
+        _missing_hardware_text(lambda j: f"{models_text(j.gpu_model)} GPUs", ""),
     ),
     (
         "nic_type",
@@ -352,7 +359,7 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "gpus_per_node": parsing.integer_reader(0, 1000),
     "cpus_per_node": parsing.integer_reader(1, 100_000),
     "memory_per_node": parsing.read_memory_mb,
-    "gpu_model": parsing.pattern_reader(HARDWARE_NAME, "GPU model"),
+    "gpu_model": read_gpu_models,
     "nic_type": parsing.pattern_reader(HARDWARE_NAME, "NIC type"),
     "time_limit": parsing.read_duration,
     "priority": parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+from jobs.core.gpu_models import SEPARATOR
 from jobs.core.spec import JobSpec
 
 JOBS_PATH = "/api/v1/jobs/"
@@ -88,7 +89,7 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     """The command for Slurm itself. A setting without an option is listed, never silently lost."""
     options = [_option(option, body[name]) for name, option in SHARED_OPTIONS.items() if name in body]
     if spec.gpus_per_node:
-        model = f"{spec.gpu_model}:" if spec.gpu_model else ""
+        model = f"{spec.gpu_model}:" if spec.gpu_model and SEPARATOR not in spec.gpu_model else ""
         options.append(_option("--gpus-per-node", f"{model}{spec.gpus_per_node}"))
     # sbatch would allocate one CPU, whatever the number of GPUs
     options += ["--ntasks-per-node=1", _option("--cpus-per-task", spec.cpus_per_node)]
@@ -113,7 +114,8 @@ def _is_exportable(spec: JobSpec) -> bool:
 
 LOST_IN_SBATCH: dict[str, Callable[[JobSpec], bool]] = {
     "kind": lambda spec: spec.kind != JobSpec.kind,
-    "GPU model": lambda spec: bool(spec.gpu_model) and not spec.gpus_per_node,
+    # A gres cannot have alternatives
+    "GPU model": lambda spec: bool(spec.gpu_model) and (not spec.gpus_per_node or SEPARATOR in spec.gpu_model),
     "NIC type": lambda spec: bool(spec.nic_type),
     "preemptible": lambda spec: spec.preemptible,
     "protection after a start": lambda spec: bool(spec.preempt_exempt_time),

@@ -145,7 +145,7 @@ class Job(models.Model):
     gpus_per_node = models.PositiveSmallIntegerField("GPUs per node", default=0)
     cpus_per_node = models.PositiveIntegerField("CPUs per node", default=1)
     memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
-    gpu_model = models.CharField("GPU model", max_length=40, blank=True)
+    gpu_model = models.CharField("GPU model", max_length=200, blank=True)  # several: `jobs.core.gpu_models`
     nic_type = models.CharField("NIC type", max_length=40, blank=True)
     required_node = models.CharField(
         max_length=64,

@@ -61,7 +61,9 @@ class SubmitForm(forms.Form):
     memory_per_node = text_input(
         "Memory per node", help_text="For example 512G or 1T. Leave empty for the cluster default."
     )
-    gpu_model = text_input("GPU model", help_text="Leave empty for any model.")
+    gpu_model = text_input(
+        "GPU model", help_text="Several in order of preference: H100|A100. Leave empty for any model."
+    )
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     image = text_input(
         "Container image",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobs.core.gpu_models import accepts_model
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest
 
 
@@ -29,7 +30,7 @@ def free_capacity(picture: ClusterSnapshot, need: ResourceRequest) -> FreeCapaci
 
 
 def has_hardware(node: NodeView, need: ResourceRequest) -> bool:
-    return need.gpu_model in ("", node.gpu_model) and need.nic_type in ("", node.nic_type)
+    return accepts_model(need.gpu_model, node.gpu_model) and need.nic_type in ("", node.nic_type)
 
 
 def _has_room(node: NodeView, need: ResourceRequest) -> bool:

@@ -19,11 +19,13 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
+from jobs.core.gpu_models import SEPARATOR
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
+from scheduling.engine.placements.preferred_models import PreferredModels
 from scheduling.engine.resources import GpuPlacement, NodeResources, members
 from scheduling.engine.state.borrowers import Borrowers
 from scheduling.engine.state.maintenance import MaintenanceSchedule
@@ -115,6 +117,8 @@ class Engine:
         """The group for this request and account; created on the first call."""
         key = (need, owner, account)
         if (group := self.groups.get(key)) is None:
+            if SEPARATOR in need.gpu_model and not isinstance(self.place, PreferredModels):
+                self.place = PreferredModels(self.place)
             shape = self._shapes.setdefault(need, len(self._shapes))
             group = RequestGroup(need, self.resources.matching_nodes(need), owner, account, shape)
             self.groups[key] = group

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from jobs.core.gpu_models import gpu_models, models_text
 from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, job_label
 from scheduling.engine.cluster import ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.resources import NodeResources, assign_gpu_indices
+from scheduling.engine.resources import NodeResources, NodeSet, assign_gpu_indices
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
@@ -204,23 +206,41 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
         return Blocker(
             kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
         )
-    free = resources.free_gpus_among(group.eligible_nodes)
-    model = f"{need.gpu_model} GPU".strip()
+    alternatives = _models_of_group(resources, group)
+    free = max(resources.free_gpus_among(nodes) for _, nodes in alternatives)
+    suitable = max(resources.fitting_nodes(need, nodes).bit_count() for _, nodes in alternatives)
+    model = f"{models_text(need.gpu_model)} GPU".strip()
     requested = (
         format_count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_count(need.gpus, model)}"
     )
     requested += f" on {need.node}" if need.node else ""
     beside = _cpu_memory_text(resources, need) if with_gpus > fitting else ""
-    in_all = format_count(free, "GPU")
-    why = f"It needs {requested}; {_nodes_have_text(fitting)} {need.gpus} free{beside} ({in_all} free in total)."
+    found = ", ".join(_free_text(resources, need, name, nodes) for name, nodes in alternatives)
+    in_all = format_count(resources.free_gpus_among(group.eligible_nodes), "GPU")
+    why = f"It needs {requested}; {found} free{beside} ({in_all} free in total)."
     scattered = free >= need.total_gpus
     return Blocker(
         kind=BlockerKind.TOPOLOGY if scattered else BlockerKind.CAPACITY,
         reason="Resources",
         why=why,
         gpus=max(0, need.total_gpus - free),
-        nodes=max(0, need.nodes - fitting),
+        nodes=max(0, need.nodes - suitable),
     )
+
+
+def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tuple[str, NodeSet]]:
+    """The sets of nodes between which the request chooses: one for each GPU model, if it names several."""
+    models = gpu_models(group.need.gpu_model)
+    if len(models) < 2:
+        return [("", group.eligible_nodes)]
+    requests = [(model, replace(group.need, gpu_model=model)) for model in models]
+    return [(model, resources.matching_nodes(request) & group.eligible_nodes) for model, request in requests]
+
+
+def _free_text(resources: NodeResources, need: ResourceRequest, model: str, among: NodeSet) -> str:
+    """Like "2 nodes have 8", and of which GPU model if the request chooses between several."""
+    fitting = resources.fitting_nodes(need, among).bit_count()
+    return f"{_nodes_have_text(fitting)} {need.gpus} {model}".rstrip()
 
 
 def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
+from jobs.core.gpu_models import accepts_model, gpu_models, models_text
 from jobs.core.slurm_notation import format_count, format_duration, format_memory
 from scheduling.engine.blockers import CanSeeTeam, job_label
 from scheduling.engine.changes import (
@@ -124,10 +125,11 @@ class ChangeProposals:
     def _other_hardware(self) -> Iterator[SuggestedChange]:
         need = self._need
         if need.gpu_model:
-            for model in sorted({node.gpu_model for node in self._resources.nodes} - {need.gpu_model, ""}):
+            others = {node.gpu_model for node in self._resources.nodes} - {*gpu_models(need.gpu_model), ""}
+            for model in sorted(others):
                 other = replace(need, gpu_model=model)
                 if self._has_placement(other):
-                    phrase = f"it used {model} GPUs instead of {need.gpu_model}"
+                    phrase = f"it used {model} GPUs instead of {models_text(need.gpu_model)}"
                     yield self._owner_change("model", HARDWARE_COST, phrase, {"gpu_model": model}, need=other)
         if need.nic_type and self._has_placement(replace(need, nic_type="")):
             other = replace(need, nic_type="")
@@ -229,7 +231,7 @@ class ChangeProposals:
             len(node.free_gpus) >= need.gpus
             and node.free_cpus >= need.cpus
             and node.free_memory_mb >= need.memory_mb
-            and need.gpu_model in ("", node.gpu_model)
+            and accepts_model(need.gpu_model, node.gpu_model)
             and need.nic_type in ("", node.nic_type)
             and need.node in ("", node.name)
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from jobs.core.gpu_models import accepts_model
 from scheduling.engine.cluster import NodeView, ResourceRequest
 
 NodeSet = int  # a set of nodes
@@ -231,7 +232,7 @@ class NodeResources:
         return sum(
             1 << number
             for number, node in enumerate(self.nodes)
-            if need.gpu_model in ("", node.gpu_model)
+            if accepts_model(need.gpu_model, node.gpu_model)
             and need.nic_type in ("", node.nic_type)
             and need.node in ("", node.name)
         )

@@ -28,6 +28,8 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
+from jobs.core.gpu_models import accepts_model
+
 VERSION = "2"  # version of these rules, stored with the figures
 
 
@@ -87,7 +89,7 @@ class WaitInterval(NamedTuple):
     start: int
     end: int
     gpus_per_node: int
-    model: str = ""  # empty: any
+    model: str = ""  # empty: any; several: `jobs.core.gpu_models`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +318,7 @@ def _smallest_waiting_request(
     """The fewest free GPUs on one node that a waiting job could use, over time, stored as the `cause` of the
     intervals.
     """
-    matching = [wait for wait in waits if wait.gpus_per_node > 0 and wait.model in ("", model)]
+    matching = [wait for wait in waits if wait.gpus_per_node > 0 and accepts_model(wait.model, model)]
     if not matching:
         return None
     ground = BucketInterval(start, end, Bucket.FREE, "")

@@ -42,6 +42,7 @@ REQUESTS = {
         "array": "0-99%10",
         "dependencies": "afterok:01k3v9q2m7t",
     },
+    "several models": {"command": "train", "gpus_per_node": 8, "gpu_model": "h200 | h100"},
     "unlimited": {"command": "train", "time_limit": "UNLIMITED", "gpus_per_node": 0},
     "scheduling": {
         "command": "train",

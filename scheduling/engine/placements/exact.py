@@ -12,9 +12,11 @@ OR-Tools is optional (`acme[exact]`) and takes a second to import, so it is impo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from jobs.core.gpu_models import SEPARATOR
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
@@ -52,7 +54,7 @@ class ExactPlacement:
         emptied = resources.copy()
         for job in jobs:
             emptied.give(job.places, job.group.need)
-        requests = [(job.group.need, job.group.eligible_nodes) for job in jobs] + [(need, among)]
+        requests = [(job.group.need, _nodes_to_move_to(resources, job)) for job in jobs] + [(need, among)]
         self.asked += 1
         solution = solve_placements(emptied, requests, hints=[job.places for job in jobs], budget=self._budget)
         if solution is None:
@@ -65,6 +67,15 @@ class ExactPlacement:
             resources.take(places, job.group.need)
             job.places = places
         return solution[-1]
+
+
+def _nodes_to_move_to(resources: NodeResources, job: Any) -> NodeSet:
+    """The nodes on which a started job may run instead; none of another model, if it accepts several."""
+    need, eligible = job.group.need, job.group.eligible_nodes
+    if SEPARATOR not in need.gpu_model:
+        return eligible  # type: ignore[no-any-return]
+    model = resources.nodes[job.places[0][0]].gpu_model
+    return eligible & resources.matching_nodes(replace(need, gpu_model=model))  # type: ignore[no-any-return]
 
 
 def solve_placements(

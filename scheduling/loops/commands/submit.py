@@ -171,7 +171,7 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
         gpus_per_node=job.gpus_per_node,
-        gpu_model=job.gpu_model or next(iter(nodes.values()), ""),
+        gpu_model=next(iter(nodes.values()), ""),  # the request may name several
         cpus_per_node=job.cpus_per_node,
         memory_per_node_mb=job.memory_per_node_mb,
         time_limit=job.time_limit,

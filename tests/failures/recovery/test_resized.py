@@ -74,11 +74,12 @@ def test_approval_restarts_the_changed_job_from_its_newest_checkpoint(tmp_path):
     assert decision.state == "done"
 
 
-def test_more_memory_is_requested_after_a_host_out_of_memory(tmp_path):
+@pytest.mark.parametrize("model", ["", "a100", "h100|a100"], ids=["any", "one", "several"])
+def test_more_memory_is_requested_after_a_host_out_of_memory(tmp_path, model):
     how = {"state": "OUT_OF_MEMORY", "reason": "OutOfMemory"}
     text = "slurmstepd: error: Detected 1 oom_kill event in StepId=71.0. Some of the step tasks have been OOM Killed.\n"
 
-    job = approved(decided(tmp_path, text, how=how, memory_per_node="100G"))
+    job = approved(decided(tmp_path, text, how=how, memory_per_node="100G", gpu_model=model))
 
     assert job.memory_per_node_mb == 150 * 1024 and job.command == COMMAND
 

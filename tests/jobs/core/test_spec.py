@@ -124,6 +124,16 @@ def test_default_name_is_that_of_the_program():
     assert parse(command="#!/bin/bash\n#SBATCH -N 1\n\n/opt/bin/train.sh --x").name == "train.sh"
 
 
+def test_job_with_several_models_needs_all_its_nodes_of_one_of_them():
+    makes = [NodeShape(count=4, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model=model) for model in ("a100", "h100")]
+    shape = ClusterShape(name="seren", nodes=tuple(makes))
+    request = {"command": "train", "gpus_per_node": 8, "nodes": 5}
+
+    assert spec.parse(request, shape).nodes == 5
+    with pytest.raises(InvalidField, match="nodes: 5 is more than the 4 matching nodes of seren"):
+        spec.parse({**request, "gpu_model": "h100|a100"}, shape)
+
+
 def test_null_means_the_same_as_a_missing_field():
     assert parse(time_limit=None, gpu_model=None).time_limit is None
 
@@ -137,6 +147,9 @@ def test_null_means_the_same_as_a_missing_field():
         ({"nodes": 7}, "nodes", "7 is more than the 6 matching nodes of seren"),
         ({"nodes": 5, "gpus_per_node": 1}, "nodes", "5 is more than the 4 matching nodes"),
         ({"gpu_model": "h100"}, "gpu_model", "no node of seren has h100 GPUs"),
+        ({"gpu_model": "h100|b200"}, "gpu_model", "no node of seren has h100 or b200 GPUs"),
+        ({"gpu_model": "h100,a100"}, "gpu_model", "'h100,a100' is not a valid GPU model; separate models with |"),
+        ({"gpu_model": "h100|a100", "nodes": 5}, "nodes", "5 is more than the 4 matching nodes"),
         ({"nic_type": "roce"}, "nic_type", "no node of seren has roce NICs"),
         ({"cpus_per_node": 200}, "cpus_per_node", "no matching node of seren has 200 CPUs"),
         ({"memory_per_node": "2T"}, "memory_per_node", "no matching node of seren has 2T of memory"),

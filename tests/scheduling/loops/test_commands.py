@@ -45,6 +45,14 @@ def test_attempt_is_submitted_on_exactly_its_nodes(cluster, slurm):
     assert Attempt.objects.get().backend_id == "1"
 
 
+def test_cluster_is_told_the_model_of_the_chosen_nodes_not_the_alternatives(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=4, gpu_model="h100|a100"))
+
+    assert deliver(cluster, slurm) == 1
+
+    assert slurm.sent[0].gpu_model == "a100"
+
+
 def test_image_and_mounts_of_a_job_are_passed_to_the_cluster(cluster, slurm):
     attempt = make.attempt()
     Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "home"])
