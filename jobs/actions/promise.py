@@ -17,6 +17,7 @@ from django.db.models import Max
 from acmeweb.common import live
 from jobs.actions import journal
 from jobs.actions.journal import Author
+from jobs.actions.share_ranges import begins_of_new_shares
 from jobs.actions.stop import JobStateChanged
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import Flag, State
@@ -25,11 +26,12 @@ from jobs.models import Allocation, Attempt, ClusterCommand, ClusterCommandKind,
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpus:
-    """The GPUs to allocate on one node."""
+    """The GPUs to allocate on one node, or the one of which the job gets a share."""
 
     node_id: int
     name: str
     gpus: tuple[int, ...]
+    gpu_milli: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +95,7 @@ def allocate_jobs(
     if not chosen:
         return AllocationResult(skip_reasons=skipped)
     attempts = _create_attempts(chosen, jobs, new_log_path, copies_logs=copies_logs)
-    Allocation.objects.bulk_create(
-        [
-            Allocation(attempt=attempt, node_id=place.node_id, gpu=gpu)
-            for attempt, plan in zip(attempts, chosen, strict=True)
-            for place in plan.places
-            # An attempt without GPUs still gets one row per node, so that the node counts as occupied
-            for gpu in (place.gpus or (None,))
-        ]
-    )
+    Allocation.objects.bulk_create(_allocations(attempts, chosen))
     ClusterCommand.objects.bulk_create(
         [
             ClusterCommand(cluster_id=jobs[plan.job_id].cluster_id, kind=ClusterCommandKind.SUBMIT, attempt=attempt)
@@ -112,6 +106,22 @@ def allocate_jobs(
     bulk_copy.insert([_allocation_event(attempt, plan, author) for attempt, plan in zip(attempts, chosen, strict=True)])
     live.publish_on_commit("queue", *(f"job:{jobs[plan.job_id].public_id}" for plan in chosen))
     return AllocationResult(attempts=attempts, skip_reasons=skipped)
+
+
+def _allocations(attempts: Sequence[Attempt], chosen: Sequence[JobPlacement]) -> list[Allocation]:
+    rows, shares = [], []
+    for attempt, plan in zip(attempts, chosen, strict=True):
+        for place in plan.places:
+            # An attempt without GPUs still gets one row per node, so that the node counts as occupied
+            for gpu in place.gpus or (None,):
+                rows.append(Allocation(attempt=attempt, node_id=place.node_id, gpu=gpu))
+                if place.gpu_milli:
+                    rows[-1].share = place.gpu_milli
+                    shares.append(rows[-1])
+    begins = begins_of_new_shares([((row.node_id, row.gpu), row.share) for row in shares])
+    for row, begin in zip(shares, begins, strict=True):
+        row.share_begin = begin
+    return rows
 
 
 def _lock_jobs(placements: Sequence[JobPlacement]) -> Collection[Job]:
