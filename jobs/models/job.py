@@ -11,7 +11,7 @@ from django.contrib.postgres.aggregates import ArrayAgg
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField
 from django.contrib.postgres.indexes import GinIndex, GistIndex
 from django.db import models
-from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.functions import Cast, Coalesce, Greatest, Now
 
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
@@ -36,7 +36,8 @@ class HoldKind(models.TextChoices):
 
 
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
-CHARGED_MILLI = TOTAL_GPUS * WHOLE_GPU + models.F("gpu_milli")
+# What accounts count, in thousandths of a GPU
+CHARGED_MILLI = Cast("nodes", models.BigIntegerField()) * models.F("gpus_per_node") * WHOLE_GPU + models.F("gpu_milli")
 # The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
@@ -584,11 +585,11 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
         held = models.Q(released_at__isnull=True) | models.Q(released_at__gt=moment)
         return self.filter(held, attempt__in=Attempt.objects.at(moment).values("pk"), held_at__lte=moment)
 
-    def held_per_node(self) -> dict[int, int | float]:
-        """Return the number of held GPUs by node key. Idle nodes are not included."""
+    def held_per_node(self) -> dict[int, int]:
+        """Return the number of GPUs in use by node key. One of which only shares are held counts: no job that needs a
+        whole GPU can have it. Idle nodes are not included."""
         rows = self.live().filter(gpu__isnull=False).order_by()
-        held = rows.values_list("node").annotate(models.Sum("share"))
-        return {node: gpu_number(milli) for node, milli in held}
+        return dict(rows.values_list("node").annotate(models.Count("gpu", distinct=True)))
 
     def gpus_by_attempt_and_node(self) -> Iterator[tuple[int, int, list[int | None], int]]:
         """Yield (attempt, node, GPUs held there, thousandths of each), one row per pair. The list is [None] if the
@@ -628,6 +629,11 @@ class Allocation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node}:{'cpu' if self.gpu is None else self.gpu} by {self.attempt}"
+
+    @property
+    def share_text(self) -> str:
+        """The part of the GPU, such as 0.5; empty for all of it."""
+        return str(gpu_number(self.share)) if self.share < WHOLE_GPU else ""
 
 
 class CheckpointVerdict(models.TextChoices):

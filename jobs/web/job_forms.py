@@ -52,7 +52,9 @@ class SubmitForm(forms.Form):
     kind = forms.ChoiceField(label="Kind", choices=[(k.value, k.value) for k in JobKind], initial=JobKind.OTHER.value)
     command = text_input("Command", rows=8, spellcheck="false", placeholder="torchrun --nproc-per-node 8 train.py")
     nodes = number_input("Nodes", 1)
-    gpus_per_node = number_input("GPUs per node", 8)
+    gpus_per_node = text_input(
+        "GPUs per node", initial="8", inputmode="decimal", help_text="Less than 1: a part of one GPU."
+    )
     time_limit = text_input("Time limit", initial="12:00:00", help_text="Minutes, D-HH:MM:SS or UNLIMITED.")
 
     cpus_per_node = number_input(
@@ -267,7 +269,8 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         else "",
         "mounts": ",".join(job.mounts),
         **_contract_values(job),
-        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
+        "gpus_per_node": job.requested_gpus_per_node,
+        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
         **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }

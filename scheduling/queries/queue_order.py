@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
+from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, ClusterMode, Job
 from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
@@ -118,7 +119,7 @@ class QueueState:
     @cached_property
     def gpus(self) -> int:
         """GPUs requested by the jobs in the queue."""
-        return sum(self.waiting_jobs[pk].need.total_gpus for pk in self.order.line)
+        return gpu_number(sum(self.waiting_jobs[pk].need.charged_milli for pk in self.order.line))
 
     @cached_property
     def figures(self) -> OrderingFigures:
@@ -209,7 +210,7 @@ def _group_hidden_jobs(line: Iterable[WaitingJob], sees: Callable[[str], bool]) 
     for is_visible, group in groupby(line, lambda job: sees(job.team)):
         if is_visible:
             for job in group:
-                yield job.id, first, 1, job.need.total_gpus
+                yield job.id, first, 1, gpu_number(job.need.charged_milli)
                 first += 1
         else:
             hidden = [job.need.total_gpus for job in group]

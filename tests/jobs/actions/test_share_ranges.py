@@ -5,11 +5,14 @@ from django.db import IntegrityError, transaction
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.share_ranges import GpuCorrection
+from jobs.api.clusters import add_used_gpus
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Cluster, Node, clock
+from jobs.models import Allocation, Attempt, Cluster, Node, Quota, clock
+from jobs.queries.cluster_summary import cluster_summaries
 from scheduling.queries import snapshot
 from tests import make
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -125,3 +128,58 @@ def test_attempt_restored_from_its_cluster_gets_its_share_beside_others(seren):
     job_actions.record_adopted_gpus(lost.pk, seren, {"seren-001": [0]})
 
     assert ranges(other, lost) == [(0, 0, 500), (0, 500, 300)]
+
+
+# --- what users see
+
+
+def test_node_page_names_the_jobs_of_a_shared_gpu_with_their_parts(seren, client):
+    one, two = share(seren, 0.5), share(seren, 0.3)
+    client.force_login(make.user("ada"))
+
+    page = page_text(client.get("/nodes/seren/seren-001/"))
+
+    assert ", 0.5 of the GPU" in page and ", 0.3 of the GPU" in page
+    assert "0.2 left for shares" in page
+    assert one.job.public_id in page and two.job.public_id in page
+
+
+def test_job_page_shows_its_part_and_whole_jobs_look_as_before(seren, client):
+    part, whole = share(seren, 0.5).job, make.attempt(make.job(cluster=seren, gpus_per_node=2), gpus=(1, 2)).job
+    client.force_login(make.user("ada"))
+
+    shown, usual = (page_text(client.get(f"/jobs/{job.public_id}/")) for job in (part, whole))
+
+    assert '1 × 0.5 <span class="muted">= 0.5 GPUs' in shown and "0.5 of GPU</span>" in shown
+    assert '1 × 2 <span class="muted">= 2 GPUs' in usual and "of GPU</span>" not in usual
+
+
+def test_map_lists_the_jobs_of_a_shared_gpu(seren, client):
+    one, two = share(seren, 0.5).job, share(seren, 0.3).job
+    client.force_login(make.user("ada"))
+
+    drawn = client.get("/map/seren/data/").json()
+
+    names = [job[0] for job in drawn["jobs"]]
+    (first, *on), *others = drawn["shares"]
+    assert not others and first == 0
+    assert {names[number]: milli for number, milli in on} == {one.public_id: 500, two.public_id: 300}
+
+
+def test_quota_counts_parts_of_gpus(seren):
+    job = share(seren, 0.5).job
+    make.running(make.job(cluster=seren, kind="evaluation", gpus_per_node=2), gpus=(1, 2))
+    quota = Quota.objects.create(cluster=seren, team=job.team, gpus=4)
+
+    add_used_gpus([quota])
+
+    assert (quota.used, quota.remaining) == (2.5, 1.5)
+
+
+def test_shared_gpu_counts_as_in_use_once(seren):
+    share(seren, 0.5)
+    share(seren, 0.3)
+    share(seren, 0.3, gpu=1)
+
+    assert Allocation.objects.held_per_node() == {Node.objects.earliest("name").pk: 2}
+    assert [one.capacity.allocated for one in cluster_summaries(clock.now())] == [2]
