@@ -227,12 +227,15 @@ def _set_gres(submit: SubmitOptions, name: str, value: str) -> None:
     kind, _, remainder = value.partition(":")
     if kind not in ("gpu", "shard") or "," in value:
         raise BadOption(f"{name} {value}: Acme supports only gpu or shard")
-    if kind == "shard":
-        submit.fields["gpu_shards"] = _parse_whole_number(name, remainder.rpartition(":")[2] or "1")
-        return
-    if remainder and not remainder.rpartition(":")[2].isdigit():
+    if remainder and ":" not in remainder and not remainder.isdigit():
         remainder += ":1"
-    _set_gpus_per_node(submit, name, remainder or "1")
+    if kind == "gpu":
+        _set_gpus_per_node(submit, name, remainder or "1")
+        return
+    model, _, number = (remainder or "1").rpartition(":")
+    submit.fields["gpu_shards"] = _parse_whole_number(name, number)
+    if model:
+        submit.fields["gpu_model"] = model
 
 
 def _set_cpus_per_task(submit: SubmitOptions, name: str, value: str) -> None:

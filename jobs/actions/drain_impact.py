@@ -85,7 +85,7 @@ class MaintenanceImpact:
     running: Sequence[AffectedJob]  # jobs that may still run when the maintenance starts
     over_before: int
     waiting: int  # waiting jobs that would not finish before the start
-    waiting_gpus: int
+    waiting_gpus: float
     effect: str
 
 
@@ -151,7 +151,7 @@ def _eviction_text(overlapping: Sequence[AffectedJob], mode: str) -> str:
     return f"{format_count(len(overlapping), 'job')} may still be running at the start and would be {outcome}."
 
 
-def _waiting_text(jobs: int, gpus: int, *, whole: bool) -> str:
+def _waiting_text(jobs: int, gpus: float, *, whole: bool) -> str:
     if not jobs:
         return "Every waiting job can finish before the maintenance."
     where = "" if whole else " on these nodes"

@@ -20,8 +20,8 @@ def charged_milli(gpus: int, gpu_milli: int) -> int:
     return WHOLE_GPU * gpus + gpu_milli
 
 
-def gpu_number(milli: int) -> int | float:
-    """Thousandths as a number of GPUs. Whole numbers are integers, so they are shown and sent as before."""
+def gpu_number(milli: int) -> float:
+    """Thousandths as a number of GPUs; an integer if it is whole, so that it is shown and sent like a count."""
     whole, part = divmod(milli, WHOLE_GPU)
     return milli / WHOLE_GPU if part else whole
 

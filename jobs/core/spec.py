@@ -43,7 +43,6 @@ LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.AS
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 HARDWARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}", re.ASCII)
 JOB_REFERENCE = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
-DECIMAL = re.compile(r"\d{0,4}\.\d{1,9}", re.ASCII)
 DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
 
 
@@ -320,8 +319,6 @@ def _read_kind(name: str, value: Any) -> JobKind:
 
 def _read_gpus(name: str, value: Any) -> float:
     """Read a whole number of GPUs, or a part of one GPU with at most three decimals."""
-    if isinstance(value, str) and DECIMAL.fullmatch(value):  # of the form
-        value = float(value)
     if not isinstance(value, float):
         return parsing.integer_reader(0, 1000)(name, value)
     if value.is_integer():

@@ -382,11 +382,11 @@ class Job(models.Model):
         return charged_milli(self.nodes * self.gpus_per_node, self.gpu_milli)
 
     @property
-    def gpus(self) -> int | float:
+    def gpus(self) -> float:
         return gpu_number(self.charged_milli)
 
     @property
-    def requested_gpus_per_node(self) -> int | float:
+    def requested_gpus_per_node(self) -> float:
         return gpu_number(charged_milli(self.gpus_per_node, self.gpu_milli))
 
     @property

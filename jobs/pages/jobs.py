@@ -188,7 +188,7 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
     why = posted_text(request)
     try:
         priority = (
-            read_priority("priority", job_forms.integer_or_text(request.POST.get("priority", "")))
+            read_priority("priority", job_forms.number_or_text(request.POST.get("priority", "")))
             if verb.takes_priority
             else 0
         )

@@ -37,7 +37,7 @@ class EarlierRequest:
     team__name: str
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> float:
         return gpu_number(charged_milli(self.nodes * self.gpus_per_node, self.gpu_milli))
 
 

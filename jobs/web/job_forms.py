@@ -5,6 +5,7 @@ The form leaves validation to the parser, so that pages and API report the same 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from jobs.core.spec import InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole
 
+DECIMAL = re.compile(r"\d{0,9}\.\d{1,9}", re.ASCII)
 NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit", "preemptions_per_day")
 FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
 PAIRS_FIELDS = ("environment", "labels")
@@ -217,15 +219,17 @@ def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
     )  # browsers send CRLF, which breaks shell scripts
     if values.get("comment"):
         request["comment"] = values["comment"].replace("\r\n", "\n")
-    request |= {name: integer_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
+    request |= {name: number_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
     request |= {name: True for name in FLAG_FIELDS if values.get(name)}
     return request | {name: parse_pairs(name, values[name]) for name in PAIRS_FIELDS if values.get(name, "").strip()}
 
 
-def integer_or_text(text: str) -> int | str:
-    """The text as an integer if possible; otherwise the text itself, which the parser then rejects."""
+def number_or_text(text: str) -> float | str:
+    """The text as a number if possible; otherwise the text itself, which the parser then rejects."""
     digits = text.strip().removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
+    if digits.isascii() and digits.isdigit() and len(digits) < 20:
+        return int(text)
+    return float(text) if DECIMAL.fullmatch(digits) else text
 
 
 def parse_pairs(field: str, text: str) -> dict[str, str]:

@@ -22,16 +22,16 @@ class QuotaUse:
     waiting_milli: int = 0
 
     @property
-    def held(self) -> int | float:
+    def held(self) -> float:
         """The number of GPUs, like the others."""
         return gpu_number(self.held_milli)
 
     @property
-    def borrowed(self) -> int | float:
+    def borrowed(self) -> float:
         return gpu_number(self.borrowed_milli)
 
     @property
-    def waiting(self) -> int | float:
+    def waiting(self) -> float:
         return gpu_number(self.waiting_milli)
 
     def add(self, other: QuotaUse) -> None:
@@ -46,7 +46,7 @@ class QuotaBarPart:
 
     name: str
     tone: str
-    gpus: int | float
+    gpus: float
     start: float
     share: float
 
@@ -65,7 +65,7 @@ class QuotaAccount:
     teams: int = 1
 
     @property
-    def left(self) -> int | float:
+    def left(self) -> float:
         return gpu_number(max(0, charged_milli(self.owned or 0, -self.use.held_milli)))
 
     @property
@@ -83,14 +83,14 @@ class QuotaAccount:
         return ", ".join(texts)
 
     @property
-    def bar_length(self) -> int | float:
+    def bar_length(self) -> float:
         return max(self.owned or 0, self.use.held) + self.use.borrowed
 
     def parts(self, most: float) -> list[QuotaBarPart]:
         """The parts of the bar. `most` is the scale shared by all bars of a cluster, so they can be compared."""
         idle = ("reserved", "waiting") if self.reserved else ("unused quota", "quiet")
         lengths = (("held", "running", self.use.held), (*idle, self.left), ("borrowed", "starting", self.use.borrowed))
-        parts, start = [], 0
+        parts, start = [], 0.0
         for name, tone, gpus in lengths:
             parts.append(
                 QuotaBarPart(name=name, tone=tone, gpus=gpus, start=100 * start / most, share=100 * gpus / most)

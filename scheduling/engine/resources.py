@@ -382,7 +382,7 @@ class GpuIndices:
 
     def take(self, places: GpuPlacement, need: ResourceRequest) -> dict[int, tuple[int, ...]]:
         """Node id -> GPU indices of a placement; of a share, the one GPU that it is on."""
-        chosen = {}
+        chosen: dict[int, tuple[int, ...]] = {}
         for number, gpus in places:
             if need.gpu_milli:
                 chosen[self._nodes[number].id] = (self._shared_gpu(number, gpus),)

@@ -91,7 +91,7 @@ class ChangedJob:
 
     change: JobChange
     job: WaitingJob | None
-    gpus: int
+    gpus: float
 
     @property
     def places_text(self) -> str:

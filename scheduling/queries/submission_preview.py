@@ -82,7 +82,7 @@ class SubmissionPreview:
         return len(self.spec.array) or 1
 
     @property
-    def gpus(self) -> int | float:
+    def gpus(self) -> float:
         return gpu_number(charged_milli(self.spec.nodes * self.spec.gpus_per_node, self.spec.gpu_milli))
 
     @property

@@ -279,7 +279,8 @@ def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
 
 
 def _without_gpus(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    return (trace.gpus == 0) & (trace.gpu_milli == 0)
+    nothing: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (trace.gpus == 0) & (trace.gpu_milli == 0)
+    return nothing
 
 
 def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.job import EngineJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 from scheduling.engine.settings import MissingLibrary
@@ -47,7 +46,7 @@ class ExactPlacement:
         return self._solve_with_movable(resources, need, among, movable)
 
     def _solve_with_movable(
-        self, resources: NodeResources, need: ResourceRequest, among: NodeSet, jobs: Sequence[EngineJob]
+        self, resources: NodeResources, need: ResourceRequest, among: NodeSet, jobs: Sequence[Any]
     ) -> GpuPlacement | None:
         emptied = resources.copy()
         for job in jobs:

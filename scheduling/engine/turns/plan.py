@@ -147,8 +147,8 @@ class ReservationPlan:
         whole = self._place(resources, replace(need, rest=0) if rest else need, among)
         if whole is None or rest is None:
             return whole
-        last = self._place(resources, rest, beside & ~sum(1 << node for node, _ in whole))
-        return (*whole, *last) if last is not None else None
+        remainder = self._place(resources, rest, beside & ~sum(1 << node for node, _ in whole))
+        return (*whole, *remainder) if remainder is not None else None
 
     def _find_share_of_gpu(self, first: int, last: int, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         """Place a share on a GPU that has it free in all these steps. That its node has it free in each of them is not

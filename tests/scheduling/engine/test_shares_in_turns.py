@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.engine.resources import WHOLE_GPU
 from tests.scheduling.replay.replaying import SMALL, examples, trace, watched
 
 # submission, run time, limit, thousandths of a GPU; a multiple of 1000 is a job with whole GPUs
