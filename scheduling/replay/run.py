@@ -234,15 +234,13 @@ def _live_predictor(rules: PolicyRules, setting: ReplaySetting) -> BoundedPredic
 
 def placement_context(trace: Trace, setting: ReplaySetting) -> PlacementContext:
     """Typical requests: the sizes in this trace, as the authors of FGD use them."""
-    shares = _gpus_on_each_node(trace.gpus, setting)
-    if _counts_cpu_memory(setting):
-        beside = (column.tolist() for column in _cpu_memory_per_node(trace, setting))
-        counted = Counter(zip(shares, *beside, strict=True))
-        requests = {
-            ResourceRequest(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, cpus, mb), times in counted.items()
-        }
-    else:
-        requests = {ResourceRequest(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
+    gpus, milli = _gpus_on_each_node(trace.gpus, setting), trace.gpu_milli.tolist()
+    cpus, memory_mb = (column.tolist() for column in _cpu_memory_per_node(trace, setting))
+    counted = Counter(zip(gpus, milli, cpus, memory_mb, strict=True))
+    requests = {
+        ResourceRequest(gpus=gpus, gpu_milli=milli, cpus=cpus, memory_mb=mb): times
+        for (gpus, milli, cpus, mb), times in counted.items()
+    }
     return PlacementContext(typical_requests=requests, guarantees=setting.pools, elastic=True)
 
 
