@@ -19,11 +19,11 @@ from typing import Any
 from django.db import connection, transaction
 
 from acmeweb.common import live
-from jobs.actions import journal, share_ranges
+from jobs.actions import journal, promise
 from jobs.actions.journal import SYNC, Author
+from jobs.actions.promise import GpuCorrection as GpuCorrection
 from jobs.actions.promise import NodeGpus as NodeGpus
 from jobs.actions.promise import allocate_job as allocate_job
-from jobs.actions.share_ranges import GpuCorrection
 from jobs.actions.stop import JobError as JobError
 from jobs.actions.stop import JobStateChanged, publish_job_change, refuse_foreign, request_stop, state_changed_error
 from jobs.actions.stop import ask_for_checkpoint as ask_for_checkpoint
@@ -437,7 +437,7 @@ def fail_unstartable_job(job: Job, why: str, *, now: datetime, author: Author) -
 def correct_gpus(corrections: Sequence[GpuCorrection]) -> None:
     """Apply all corrections, and record what the attempts hold now."""
     if corrections:
-        _journal_gpu_allocations(share_ranges.correct_indices(corrections))
+        _journal_gpu_allocations(promise.correct_indices(corrections))
 
 
 @transaction.atomic
@@ -452,7 +452,7 @@ def record_adopted_gpus(attempt_id: int, cluster: Cluster, given: Mapping[str, S
     rows.delete()
     since = attempt.confirmed_at or attempt.promised_at
     gpus = [(node, gpu) for node, name in nodes.items() for gpu in given[name] or (None,)]
-    Allocation.objects.bulk_create(share_ranges.allocations(attempt, gpus, attempt.job.gpu_milli, held_at=since))
+    Allocation.objects.bulk_create(promise.running_allocations(attempt, gpus, attempt.job.gpu_milli, held_at=since))
     Attempt.objects.filter(pk=attempt_id, nodelist="").update(nodelist=compress(nodes.values()))
     _journal_gpu_allocations({attempt_id})
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from jobs.actions import jobs as job_actions
-from jobs.actions import share_ranges
+from jobs.actions import promise
 from jobs.actions.journal import Author
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import Flag, State
@@ -50,7 +50,7 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
     )
     names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=lost.nodes).values_list("name", "pk"))
     gpus = [(names[name], gpu) for name in lost.nodes if name in names for gpu in lost.gpus.get(name, (None,))]
-    Allocation.objects.bulk_create(share_ranges.allocations(attempt, gpus, job.gpu_milli, held_at=lost.started_at))
+    Allocation.objects.bulk_create(promise.running_allocations(attempt, gpus, job.gpu_milli, held_at=lost.started_at))
     held = {name: list(gpus) for name, gpus in lost.gpus.items()}
     # The next observation confirms the start, as for an attempt that was just submitted
     flags = [Flag.CONFIGURING]

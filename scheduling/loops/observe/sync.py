@@ -24,7 +24,7 @@ from django.db.models import Q, QuerySet
 from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import has_unknown_outcome
 from jobs.actions.one_row import skip_row_on_error
-from jobs.actions.share_ranges import GpuCorrection
+from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import (

@@ -8,7 +8,7 @@ from django.db.utils import Error
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import JobStateChanged
-from jobs.actions.share_ranges import GpuCorrection
+from jobs.actions.promise import GpuCorrection
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.core.spec import InvalidField

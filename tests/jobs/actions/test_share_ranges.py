@@ -4,7 +4,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from jobs.actions import jobs as job_actions
-from jobs.actions.share_ranges import GpuCorrection
+from jobs.actions.promise import GpuCorrection
 from jobs.api.clusters import add_used_gpus
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
