@@ -229,12 +229,19 @@
 
   // --- text for one cell
 
+  // The jobs of a GPU that several share, each with its part; null if it is not shared
+  function sharers(cell) {
+    const on = data.shares.find(([index]) => index === cell.index);
+    return on && on.slice(1).map(([who, milli]) =>
+      `${milli / 1000} ${who >= 0 ? `${data.jobs[who][1]} of ${data.jobs[who][2]} (${data.jobs[who][0]})` : "job of another team"}`);
+  }
+
   function say(cell) {
     const [name, rack, leaf, , state] = cell.node;
     const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
     const holder = who >= 0 ? `${data.jobs[who][1]} of ${data.jobs[who][2]} (${data.jobs[who][0]})`
       : who === FREE ? "free" : who === FOREIGN ? "foreign job" : "job of another team";
-    const parts = [`${name} GPU ${cell.gpu}`, state, holder];
+    const parts = [`${name} GPU ${cell.gpu}`, state, ...(sharers(cell) || [holder])];
     if (busy >= 0) parts.push(`${busy}% busy`);
     if (hot >= 0) parts.push(`${hot} °C`);
     const code = data.xid.find(([index]) => index === cell.index);
@@ -271,7 +278,9 @@
     const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
     const title = document.createElement("strong"), list = document.createElement("dl");
     title.textContent = `${name} GPU ${cell.gpu}`;
-    if (who >= 0) {
+    const shared = sharers(cell);
+    if (shared) list.append(...line("Jobs", shared.join("; ")));
+    else if (who >= 0) {
       const [id, job, team, user] = data.jobs[who];
       list.append(...line("Job", `${job} (${id})`), ...line("User", `${user}, ${team}`));
     } else list.append(...line("Job", who === FREE ? "none" : who === FOREIGN ? "foreign job" : "job of another team"));

@@ -123,8 +123,8 @@ def attempt(
     job = job or globals()["job"](gpus_per_node=1)
     there = Node.objects.filter(cluster=job.cluster).order_by("name")
     wide = list(there.filter(name__in=on) if on else there[: nodes or job.nodes])
-    indices = gpus if gpus is not None else tuple(range(job.gpus_per_node))
-    places = [job_actions.NodeGpus(node_id=n.pk, name=n.name, gpus=indices) for n in wide]
+    indices = gpus if gpus is not None else tuple(range(job.gpus_per_node or bool(job.gpu_milli)))
+    places = [job_actions.NodeGpus(node_id=n.pk, name=n.name, gpus=indices, gpu_milli=job.gpu_milli) for n in wide]
     made = job_actions.allocate_job(job, places, author=author(), why="GPUs were free.")
     if log_path:
         Attempt.objects.filter(pk=made.pk).update(log_path=log_path)

@@ -46,7 +46,7 @@ class AttentionRow:
     text: str
     url: str = ""
     detail: str = ""
-    gpus: int = 0
+    gpus: float = 0
     since: datetime | None = None
     until: datetime | None = None  # the time left to answer
     decision: Decision | None = None  # can be answered in place

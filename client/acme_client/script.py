@@ -14,6 +14,7 @@ from typing import Any
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 DIRECTIVE_PATTERN = re.compile(r"#(ACME|SBATCH)\s+(.*)")
+PART_PATTERN = re.compile(r"0?\.\d{1,9}", re.ASCII)
 RELATIVE_TIME_PATTERN = re.compile(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?")
 
 
@@ -26,7 +27,7 @@ class SubmitOptions:
     """The result of all options of the command line and the script."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    total_gpus: int | None = None
+    total_gpus: float | None = None
     tasks_per_node: int = 1
     cpus_per_task: int | None = None
     ignored_options: list[str] = field(default_factory=list)
@@ -99,9 +100,11 @@ def submit_fields(submit: SubmitOptions) -> dict[str, Any]:
     fields = dict(submit.fields)
     nodes = fields.get("nodes", 1)
     if submit.total_gpus is not None and "gpus_per_node" not in fields:
+        if 0 < submit.total_gpus < 1:
+            return fields | {"gpus_per_node": submit.total_gpus}
         if submit.total_gpus % nodes:
             raise BadOption(f"--gpus {submit.total_gpus} cannot be distributed evenly over {nodes} nodes")
-        fields["gpus_per_node"] = submit.total_gpus // nodes
+        fields["gpus_per_node"] = int(submit.total_gpus) // nodes
     if submit.cpus_per_task is not None:
         fields["cpus_per_node"] = submit.cpus_per_task * submit.tasks_per_node
     return fields
@@ -211,20 +214,28 @@ def _set_total_gpus(submit: SubmitOptions, name: str, value: str) -> None:
         submit.fields["gpu_model"] = model
 
 
-def _parse_gpus(name: str, value: str) -> tuple[str, int]:
-    """Parse `8` or `h100:8`."""
+def _parse_gpus(name: str, value: str) -> tuple[str, float]:
+    """Parse `8`, `h100:8`, or `0.5` for a part of a GPU."""
     model, _, number = value.rpartition(":")
+    if PART_PATTERN.fullmatch(number):
+        return model, float(number)
     return model, _parse_whole_number(name, number)
 
 
 def _set_gres(submit: SubmitOptions, name: str, value: str) -> None:
-    """Parse `gpu`, `gpu:8`, `gpu:h100:8`."""
+    """Parse `gpu`, `gpu:8`, `gpu:h100:8`, `shard:2`."""
     kind, _, remainder = value.partition(":")
-    if kind != "gpu" or "," in value:
-        raise BadOption(f"{name} {value}: Acme supports only gpu")
-    if remainder and not remainder.rpartition(":")[2].isdigit():
+    if kind not in ("gpu", "shard") or "," in value:
+        raise BadOption(f"{name} {value}: Acme supports only gpu or shard")
+    if remainder and ":" not in remainder and not remainder.isdigit():
         remainder += ":1"
-    _set_gpus_per_node(submit, name, remainder or "1")
+    if kind == "gpu":
+        _set_gpus_per_node(submit, name, remainder or "1")
+        return
+    model, _, number = (remainder or "1").rpartition(":")
+    submit.fields["gpu_shards"] = _parse_whole_number(name, number)
+    if model:
+        submit.fields["gpu_model"] = model
 
 
 def _set_cpus_per_task(submit: SubmitOptions, name: str, value: str) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, Q, Sum
 
+from jobs.core.gpu_shares import gpu_number
 from jobs.core.slurm_notation import format_count
 from jobs.models import Attempt, DrainMode, Job, Node
+from jobs.models.job import CHARGED_MILLI
 
 HOUR = timedelta(hours=1)
 
@@ -83,7 +85,7 @@ class MaintenanceImpact:
     running: Sequence[AffectedJob]  # jobs that may still run when the maintenance starts
     over_before: int
     waiting: int  # waiting jobs that would not finish before the start
-    waiting_gpus: int
+    waiting_gpus: float
     effect: str
 
 
@@ -105,8 +107,8 @@ def maintenance_impact(
     too_long = limited | unlimited if start - now <= lead_time else limited
     cluster = next(iter(nodes)).cluster_id if nodes else None
     waiting = Job.objects.waiting().filter(too_long, cluster=cluster, foreign_id="").order_by()
-    totals = waiting.aggregate(jobs=Count("pk"), gpus=Sum(F("nodes") * F("gpus_per_node")))
-    jobs, gpus = totals["jobs"], totals["gpus"] or 0
+    totals = waiting.aggregate(jobs=Count("pk"), milli=Sum(CHARGED_MILLI))
+    jobs, gpus = totals["jobs"], gpu_number(totals["milli"] or 0)
     return MaintenanceImpact(
         nodes=len(nodes),
         gpus=sum(node.gpus for node in nodes),
@@ -149,7 +151,7 @@ def _eviction_text(overlapping: Sequence[AffectedJob], mode: str) -> str:
     return f"{format_count(len(overlapping), 'job')} may still be running at the start and would be {outcome}."
 
 
-def _waiting_text(jobs: int, gpus: int, *, whole: bool) -> str:
+def _waiting_text(jobs: int, gpus: float, *, whole: bool) -> str:
     if not jobs:
         return "Every waiting job can finish before the maintenance."
     where = "" if whole else " on these nodes"

@@ -12,15 +12,16 @@ written to the outbox (`ClusterCommand`); no action here calls a cluster or a qu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
 
 from acmeweb.common import live
-from jobs.actions import journal
+from jobs.actions import journal, promise
 from jobs.actions.journal import SYNC, Author
+from jobs.actions.promise import GpuCorrection as GpuCorrection
 from jobs.actions.promise import NodeGpus as NodeGpus
 from jobs.actions.promise import allocate_job as allocate_job
 from jobs.actions.stop import JobError as JobError
@@ -432,31 +433,11 @@ def fail_unstartable_job(job: Job, why: str, *, now: datetime, author: Author) -
         change_state(job, State.FAILED, author=author, why=why, ended_at=now, reason="DependencyNeverSatisfied")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuCorrection:
-    """The cluster allocated another GPU of the node than Acme planned."""
-
-    attempt_id: int
-    node_id: int
-    promised: int
-    given: int
-
-
 @transaction.atomic
 def correct_gpus(corrections: Sequence[GpuCorrection]) -> None:
-    """Apply all corrections in one statement, because attempts may swap GPUs and constraints are checked at its end."""
-    if not corrections:
-        return
-    values = ", ".join(["(%s::bigint, %s::bigint, %s::int, %s::int)"] * len(corrections))
-    numbers = [number for c in corrections for number in (c.attempt_id, c.node_id, c.promised, c.given)]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE jobs_allocation a SET gpu = v.given FROM (VALUES {values}) v (attempt, node, promised, given)"  # noqa: S608
-            " WHERE a.attempt_id = v.attempt AND a.node_id = v.node AND a.gpu = v.promised AND a.released_at IS NULL"
-            " RETURNING a.attempt_id",
-            numbers,
-        )
-        _journal_gpu_allocations({row[0] for row in cursor.fetchall()})
+    """Apply all corrections, and record what the attempts hold now."""
+    if corrections:
+        _journal_gpu_allocations(promise.correct_indices(corrections))
 
 
 @transaction.atomic
@@ -470,11 +451,8 @@ def record_adopted_gpus(attempt_id: int, cluster: Cluster, given: Mapping[str, S
         return
     rows.delete()
     since = attempt.confirmed_at or attempt.promised_at
-    Allocation.objects.bulk_create(
-        Allocation(attempt=attempt, node_id=node, gpu=gpu, held_at=since)
-        for node, name in nodes.items()
-        for gpu in given[name] or (None,)
-    )
+    gpus = [(node, gpu) for node, name in nodes.items() for gpu in given[name] or (None,)]
+    Allocation.objects.bulk_create(promise.running_allocations(attempt, gpus, attempt.job.gpu_milli, held_at=since))
     Attempt.objects.filter(pk=attempt_id, nodelist="").update(nodelist=compress(nodes.values()))
     _journal_gpu_allocations({attempt_id})
 

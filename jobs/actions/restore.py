@@ -9,6 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from jobs.actions import jobs as job_actions
+from jobs.actions import promise
 from jobs.actions.journal import Author
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import Flag, State
@@ -48,12 +49,8 @@ def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
         stop_state=State.PENDING if lost.cancelled else "",
     )
     names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=lost.nodes).values_list("name", "pk"))
-    Allocation.objects.bulk_create(
-        Allocation(attempt=attempt, node_id=names[name], gpu=gpu, held_at=lost.started_at)
-        for name in lost.nodes
-        if name in names
-        for gpu in lost.gpus.get(name, (None,))
-    )
+    gpus = [(names[name], gpu) for name in lost.nodes if name in names for gpu in lost.gpus.get(name, (None,))]
+    Allocation.objects.bulk_create(promise.running_allocations(attempt, gpus, job.gpu_milli, held_at=lost.started_at))
     held = {name: list(gpus) for name, gpus in lost.gpus.items()}
     # The next observation confirms the start, as for an attempt that was just submitted
     flags = [Flag.CONFIGURING]

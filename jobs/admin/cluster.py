@@ -305,7 +305,7 @@ class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeA
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         live = Allocation.objects.filter(node=OuterRef("pk"), released_at__isnull=True, gpu__isnull=False)
-        count = live.order_by().values("node").annotate(count=Count("pk")).values("count")
+        count = live.order_by().values("node").annotate(count=Count("gpu", distinct=True)).values("count")
         used = Coalesce(Subquery(count, output_field=IntegerField()), 0)
         return super().get_queryset(request).annotate(used=used)
 

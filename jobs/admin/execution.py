@@ -123,7 +123,7 @@ class AttemptAdmin(RecordAdmin):
 
 @admin.register(Allocation)
 class AllocationAdmin(RecordAdmin):
-    list_display = ("id", "attempt", "node", "cluster", "gpu", "hold_time", "release_time")
+    list_display = ("id", "attempt", "node", "cluster", "gpu", "share", "hold_time", "release_time")
     list_select_related = ("attempt", "node__cluster")
     list_filter = (HeldAllocationFilter, "node__cluster")
     search_fields = ("attempt__key__startswith", "node__name__exact")

@@ -174,7 +174,7 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         return formatting.clip_text(job.last_nodelist or "", 40)
 
     @admin.display(description="GPUs")
-    def gpu_count(self, job: Job) -> int:
+    def gpu_count(self, job: Job) -> float:
         return job.gpus
 
     @admin.display(description="submitted", ordering="submitted_at")

@@ -6,11 +6,13 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import F, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 from rest_framework.response import Response
 
 from jobs.api import shapes
+from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.models import Cluster, ClusterMode, Job, Quota, Team, TokenScope, clock
+from jobs.models.job import CHARGED_MILLI
 from jobs.models.permissions import Caller
 from jobs.queries import cluster_minutes, keyset
 from jobs.rest import query_params
@@ -173,14 +175,13 @@ def add_used_gpus(quotas: list[Any]) -> None:
     """Set `used` and `remaining` on the quotas with one query. Only jobs that are not preemptible count."""
     held: Counter[tuple[int, int, str]] = Counter()
     live = Job.objects.live().filter(preemptible=False, team__in=[quota.team_id for quota in quotas]).order_by()
-    for team, cluster, kind, gpus in live.values_list("team", "cluster", "kind").annotate(
-        gpus=Sum(F("nodes") * F("gpus_per_node"))
-    ):
-        held[team, cluster, kind] += gpus
-        held[team, cluster, ""] += gpus  # quotas without a kind cover all kinds
+    columns = live.values_list("team", "cluster", "kind").annotate(milli=Sum(CHARGED_MILLI))
+    for team, cluster, kind, milli in columns:
+        held[team, cluster, kind] += milli
+        held[team, cluster, ""] += milli  # quotas without a kind cover all kinds
     for quota in quotas:
-        quota.used = held[quota.team_id, quota.cluster_id, quota.kind]
-        quota.remaining = quota.gpus - quota.used
+        milli = held[quota.team_id, quota.cluster_id, quota.kind]
+        quota.used, quota.remaining = gpu_number(milli), gpu_number(charged_milli(quota.gpus, -milli))
 
 
 class Me(ApiEndpoint):

@@ -35,6 +35,7 @@ from jobs.rest.shapes import (
     datetime_field,
     integer_field,
     nested_list_field,
+    number_field,
     seconds_field,
     text_field,
 )
@@ -107,7 +108,7 @@ MAINTENANCE_PREVIEW = ResourceShape(
         ),
         "ending_before": integer_field("Running jobs whose time limits end before the maintenance."),
         "waiting": integer_field("Waiting jobs whose time limits do not end before the maintenance."),
-        "waiting_gpus": integer_field(),
+        "waiting_gpus": number_field(),
     },
 )
 MAINTENANCE_END = ResourceShape(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
@@ -37,7 +37,7 @@ NODE_REASON_READER = parsing.nonempty_reader(parsing.text_reader(MAX_REASON_LENG
 
 
 def attach_gpus_held(rows: list[Any]) -> None:
-    held = Count("gpu", filter=Q(released_at__isnull=True))
+    held = Count("gpu", distinct=True)
     counts = dict(
         Allocation.objects.filter(node__in=[row.pk for row in rows], released_at__isnull=True)
         .values_list("node")

@@ -93,8 +93,12 @@ JOB = ResourceShape(
             needs=("preemptible", *CONTRACT_FIELDS),
         ),
         "nodes": integer_field(),
-        "gpus_per_node": integer_field(),
-        "gpus": integer_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node")),
+        "gpus_per_node": number_field(
+            "Less than 1: the part of one GPU that it shares with other jobs.",
+            get=attribute_path("requested_gpus_per_node"),
+            needs=("gpus_per_node", "gpu_milli"),
+        ),
+        "gpus": number_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node", "gpu_milli")),
         "cpus_per_node": integer_field(),
         "memory_per_node": integer_field(
             "In MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
@@ -225,7 +229,10 @@ NODE = ResourceShape(
         ),
         "is_schedulable": boolean_field(needs=("state", "flags", "drain_requested")),
         "gpus": integer_field(),
-        "gpus_allocated": integer_field("GPUs held by jobs now.", get=lambda node: node.gpus_allocated, needs=()),
+        "shards_per_gpu": integer_field("Into how many parts jobs can share each GPU; 0: not at all.", low=0),
+        "gpus_allocated": integer_field(
+            "GPUs in use by jobs now, also in part.", get=lambda node: node.gpus_allocated, needs=()
+        ),
         "gpu_model": text_field(),
         "cpus": integer_field(),
         "memory": integer_field("In MiB.", get=attribute_path("memory_mb"), needs=("memory_mb",)),
@@ -252,10 +259,10 @@ RUNNING_JOB = ResourceShape(
         "id": text_field("Id of the job."),
         "team": text_field(),
         "user": text_field(),
-        "gpus": integer_field("GPUs on this node."),
+        "gpus": integer_field("GPUs on this node, also in part."),
         "started_at": datetime_field(nullable=True),
         "preemptible": boolean_field(),
-        "gpus_in_all": integer_field("GPUs of the job on all its nodes."),
+        "gpus_in_all": number_field("GPUs of the job on all its nodes."),
         "saved_at": datetime_field("Time of the newest checkpoint in remote storage.", nullable=True),
         "gpu_hours_at_risk": number_field("GPU-hours of the whole job since its last checkpoint."),
     },
@@ -400,6 +407,7 @@ CLUSTER_DETAIL = ResourceShape(
         ),
         "burn_in_minutes": integer_field("How long a repaired node is tested before it accepts jobs.", low=0),
         "usage_half_life_hours": integer_field("Fair share counts GPU time that is this old half.", low=1),
+        "gpu_share_kinds": text_list_field("Kinds of jobs that may request a part of a GPU."),
         **_contract_limit_fields(required=True),
         "is_bundled": boolean_field("Started by Acme, which also manages its connection settings."),
     },
@@ -430,6 +438,7 @@ CLUSTER_CHANGES = {
     "burn_in_minutes": integer_field(
         "How long a repaired node is tested before it accepts jobs.", low=0, high=10_080, required=False
     ),
+    "gpu_share_kinds": text_list_field("Kinds of jobs that may request a part of a GPU.", required=False),
     "usage_half_life_hours": integer_field(
         "Fair share counts GPU time that is this old half.", low=1, high=87_600, required=False
     ),
@@ -495,8 +504,8 @@ QUOTA_USAGE = ResourceShape(
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
         "kind": text_field("Kind of job; empty: all kinds."),
         "gpus": integer_field("Maximum number of GPUs for jobs that are not preemptible."),
-        "used": integer_field("GPUs allocated to these jobs now.", needs=()),
-        "remaining": integer_field("GPUs left; negative if the quota was reduced below its use.", needs=()),
+        "used": number_field("GPUs allocated to these jobs now.", needs=()),
+        "remaining": number_field("GPUs left; negative if the quota was reduced below its use.", needs=()),
     },
 )
 TEAM = ResourceShape(
@@ -557,7 +566,18 @@ JOB_REQUEST = ResourceShape(
         "workdir": text_field("Absolute path.", required=False),
         "environment": text_map_field(required=False),
         "nodes": integer_field(low=1, high=100_000, required=False),
-        "gpus_per_node": integer_field(low=0, high=1000, required=False),
+        "gpus_per_node": one_of_field(
+            {"type": "integer", "minimum": 0, "maximum": 1000},
+            {"type": "number", "minimum": 0.001, "maximum": 0.999},
+            says="Less than 1: a part of one GPU. The cluster must allow it for this kind of job.",
+            required=False,
+        ),
+        "gpu_shards": integer_field(
+            "A part of one GPU as a number of shards, as for sbatch --gres=shard:N; instead of gpus_per_node.",
+            low=1,
+            high=1000,
+            required=False,
+        ),
         "cpus_per_node": integer_field(
             "Default: a share of the node proportional to its GPUs.", low=1, high=100_000, required=False
         ),

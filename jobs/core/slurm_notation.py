@@ -82,8 +82,8 @@ def format_memory(megabytes: int) -> str:
     return f"{megabytes}M"
 
 
-def format_count(number: int, word: str) -> str:
-    """Return a number with its noun: `1 GPU`, `2 GPUs`."""
+def format_count(number: float, word: str) -> str:
+    """Return a number with its noun: `1 GPU`, `2 GPUs`, `0.5 GPUs`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 

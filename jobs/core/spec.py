@@ -18,6 +18,14 @@ from typing import Any
 from jobs.core import parsing, slurm_notation
 from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, ContainerOffers
 from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
+from jobs.core.gpu_shares import (
+    WHOLE_GPU,
+    charged_milli,
+    gpu_number,
+    is_whole_shards,
+    milli_of_shards,
+    nearest_shares,
+)
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
@@ -48,6 +56,7 @@ class NodeShape:
     memory_mb: int
     gpu_model: str = ""
     nic_type: str = ""
+    shards_per_gpu: int = 0  # 0: its GPUs cannot be shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,7 @@ class ClusterShape:
     runs_images: bool = False
     container_offers: ContainerOffers = NO_OFFERS  # if it runs images
     contract_limits: ContractLimits = NO_CONTRACTS
+    gpu_share_kinds: tuple[str, ...] = ()  # kinds of jobs that may request a part of a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 1
     gpus_per_node: int = 0
+    gpu_milli: int = 0  # thousandths of one GPU, instead of whole GPUs
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
     gpu_model: str = ""  # several in order of preference, see `gpu_models`
@@ -127,12 +138,16 @@ def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
     if "array" in values:
         values["array"], values["array_limit"] = values["array"]
     values.setdefault("name", _default_name(values["command"]))
+    values |= _read_share(values, shape)
     # One CPU would starve the data loading of a GPU job, so the default is its share of the node
-    values.setdefault("cpus_per_node", _default_cpus(values.get("gpus_per_node", 0), shape))
+    values.setdefault(
+        "cpus_per_node", _default_cpus(charged_milli(values["gpus_per_node"], values["gpu_milli"]), shape)
+    )
     stated = {name: values.pop(name) for name in CONTRACT_FIELDS if name in values}
     preemptible = values.get("preemptible", False)
     values |= shape.contract_limits.columns(stated, cluster=shape.name, preemptible=preemptible)
     job = JobSpec(**values)
+    _check_share(job, shape)
     check_fits_cluster(job, shape)
     return job
 
@@ -193,6 +208,46 @@ def _check_container(job: JobSpec, shape: ClusterShape) -> None:
             raise InvalidField(name, error)
 
 
+def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
+    """Return whole GPUs and thousandths of one. A part of a GPU is a number below 1 or, as in Slurm, shards."""
+    gpus, shards = values.get("gpus_per_node", 0), values.pop("gpu_shards", None)
+    if shards is None:
+        whole = int(gpus)
+        return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
+    if gpus:
+        raise InvalidField("gpu_shards", "is a part of one GPU; leave out gpus_per_node")
+    per_gpu = max((node.shards_per_gpu for node in shape.nodes), default=0)
+    if shards >= per_gpu > 0:
+        raise InvalidField("gpu_shards", f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+    # Without shards, `_check_share` or FIT_RULES refuse the job, whatever the number is
+    return {"gpus_per_node": 0, "gpu_milli": milli_of_shards(shards, per_gpu) if per_gpu else 1}
+
+
+def _check_share(job: JobSpec, shape: ClusterShape) -> None:
+    """Check that the cluster lets this kind of job share a GPU, and that the job can."""
+    if not job.gpu_milli:
+        return
+    if job.kind not in shape.gpu_share_kinds:
+        kinds = " or ".join(shape.gpu_share_kinds)
+        allowed = f"only jobs of kind {kinds} may" if kinds else "no job may"
+        raise InvalidField("gpus_per_node", f"{allowed} request a part of a GPU on {shape.name}")
+    if job.nodes > 1:
+        raise InvalidField("nodes", "a part of a GPU is on one node; request whole GPUs for several nodes")
+    if job.preemptible:
+        raise InvalidField(
+            "preemptible", "a job with a part of a GPU cannot be preempted, because others share the GPU"
+        )
+
+
+def _no_share_text(job: JobSpec, shape: ClusterShape) -> str:
+    per_gpu = max((node.shards_per_gpu for node in shape.nodes), default=0)
+    if not per_gpu:
+        return f"no matching node of {shape.name} has GPUs with shards; request whole GPUs"
+    near = " or ".join(str(gpu_number(milli)) for milli in nearest_shares(job.gpu_milli, per_gpu))
+    asked = gpu_number(job.gpu_milli)
+    return f"{asked} is not a whole number of shards; a GPU of {shape.name} has {per_gpu}, so request {near or 1}"
+
+
 def _too_many_gpus_text(job: JobSpec, shape: ClusterShape) -> str:
     """Explain how to request several nodes: 12 GPUs on nodes with 8 is a common mistake."""
     largest = max((node.gpus for node in shape.nodes), default=0)
@@ -224,6 +279,11 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
     ),
     ("gpus_per_node", lambda j, n: j.gpus_per_node <= n.gpus, _too_many_gpus_text),
     (
+        "gpus_per_node",
+        lambda j, n: not j.gpu_milli or (n.gpus > 0 and is_whole_shards(j.gpu_milli, n.shards_per_gpu)),
+        _no_share_text,
+    ),
+    (
         "cpus_per_node",
         lambda j, n: j.cpus_per_node <= n.cpus,
         _missing_hardware_text(lambda j: f"{j.cpus_per_node} CPUs"),
@@ -236,14 +296,14 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
 )
 
 
-def _default_cpus(gpus: int, shape: ClusterShape) -> int:
-    """Return the CPUs per node for these GPUs: the smallest share of any GPU node, as with Slurm's DefCpuPerGPU."""
+def _default_cpus(milli: int, shape: ClusterShape) -> int:
+    """Return the CPUs per node for these thousandths of GPUs: the smallest share of any GPU node, as DefCpuPerGPU."""
     nodes = [node for node in shape.nodes if node.gpus]
-    if not gpus or not nodes:
+    if not milli or not nodes:
         return 1
     # The smallest share fits on every GPU node of the cluster
     smallest = min(node.cpus // node.gpus for node in nodes)
-    return max(1, gpus * smallest)
+    return max(1, milli * smallest // WHOLE_GPU)
 
 
 def _default_name(command: str) -> str:
@@ -262,6 +322,19 @@ def _default_name(command: str) -> str:
 
 def _read_kind(name: str, value: Any) -> JobKind:
     return JobKind(parsing.choice_reader(list(JobKind))(name, value))
+
+
+def _read_gpus(name: str, value: Any) -> float:
+    """Read a whole number of GPUs, or a part of one GPU with at most three decimals."""
+    if not isinstance(value, float):
+        return parsing.integer_reader(0, 1000)(name, value)
+    if value.is_integer():
+        return parsing.integer_reader(0, 1000)(name, int(value))
+    if not 0 < value < 1:
+        parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is neither a whole number nor below 1")
+    if round(value * WHOLE_GPU) / WHOLE_GPU != value:
+        parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} has more than three decimals")
+    return value
 
 
 def _read_image(name: str, value: Any) -> str:
@@ -356,7 +429,8 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "workdir": parsing.read_absolute_path,
     "environment": _read_environment,
     "nodes": parsing.integer_reader(1, 100_000),
-    "gpus_per_node": parsing.integer_reader(0, 1000),
+    "gpus_per_node": _read_gpus,
+    "gpu_shards": parsing.integer_reader(1, 1000),
     "cpus_per_node": parsing.integer_reader(1, 100_000),
     "memory_per_node": parsing.read_memory_mb,
     "gpu_model": read_gpu_models,

@@ -79,6 +79,7 @@ def curl_command(body: Mapping[str, Any], url: str) -> str:
 
 def acme_command(body: Mapping[str, Any]) -> str:
     options = [_option(option, body[name]) for name, option in ACME_OPTIONS.items() if name in body]
+    options += [_option("--gres", f"shard:{body['gpu_shards']}")] if "gpu_shards" in body else []
     options += [option for name, option in SWITCHES.items() if body.get(name)]
     for name, option in ACME_PAIRS.items():
         options += [_option(option, f"{key}={value}") for key, value in body.get(name, {}).items()]
@@ -91,6 +92,8 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     if spec.gpus_per_node:
         model = f"{spec.gpu_model}:" if spec.gpu_model and SEPARATOR not in spec.gpu_model else ""
         options.append(_option("--gpus-per-node", f"{model}{spec.gpus_per_node}"))
+    if "gpu_shards" in body:
+        options.append(_option("--gres", f"shard:{body['gpu_shards']}"))
     # sbatch would allocate one CPU, whatever the number of GPUs
     options += ["--ntasks-per-node=1", _option("--cpus-per-task", spec.cpus_per_node)]
     if spec.image:
@@ -104,6 +107,8 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     if spec.environment and _is_exportable(spec):
         options.append(_option("--export", ",".join(f"{key}={value}" for key, value in spec.environment.items())))
     left_out = tuple(label for label, is_lost in LOST_IN_SBATCH.items() if is_lost(spec))
+    if spec.gpu_milli and "gpu_shards" not in body:
+        left_out = ("part of a GPU", *left_out)
     return SbatchCommand(text=_wrapped_lines(["sbatch", *options, _option("--wrap", spec.command)]), left_out=left_out)
 
 

@@ -18,6 +18,7 @@ from jobs.core.container_offers import container_offers
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
+    JobKind,
     NodeFlag,
     NodeState,
     StateBadge,
@@ -149,7 +150,7 @@ def _paths_overlap(path: str, other: str) -> bool:
 # What a cluster offers to jobs besides its nodes
 OFFER_COLUMNS = (
     *("runs_images", "pod_template", "min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
-    *("min_preemptions_per_day", "max_preemptions_per_day"),
+    *("min_preemptions_per_day", "max_preemptions_per_day", "gpu_share_kinds"),
 )
 
 
@@ -288,6 +289,15 @@ class Cluster(models.Model):
         blank=True,
         validators=[MaxValueValidator(1000)],
         help_text="How often a job may be preempted within 24 hours at most. Leave empty for no limit.",
+    )
+    gpu_share_kinds = ArrayField(
+        models.CharField(max_length=12, choices=[(kind.value, kind.value) for kind in JobKind]),
+        verbose_name="kinds of jobs that may share a GPU",
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU on"
+        " nodes with shards. Leave empty for none.",
     )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",
@@ -480,7 +490,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def shape(self, cluster: Cluster) -> ClusterShape:
         """Return the hardware of the cluster, whatever the state of its nodes: a node that is down today may run a job
         tomorrow."""
-        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
+        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
         nodes = tuple(NodeShape(**row) for row in rows)
         if missing := cluster.get_deferred_fields().intersection(OFFER_COLUMNS):
@@ -491,6 +501,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
             runs_images=cluster.runs_images,
             container_offers=container_offers(cluster.pod_template),
             contract_limits=cluster.contract_limits,
+            gpu_share_kinds=tuple(cluster.gpu_share_kinds),
         )
 
     def not_usable(self) -> Self:
@@ -511,6 +522,14 @@ class Node(models.Model):
     pod = models.CharField(max_length=40, blank=True)
     nic_type = models.CharField("NIC type", max_length=40, blank=True)
     nic_count = models.PositiveSmallIntegerField("NICs", default=0)
+    # Not a positive field: its check would read the whole table in the migration
+    shards_per_gpu = models.SmallIntegerField(
+        "shards per GPU",
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="Into how many parts the cluster can share each GPU of the node; 0: not at all.",
+    )
     gpu_uuids = ArrayField(models.CharField(max_length=64), default=list, blank=True, editable=False)
     gpu_pci = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
     gpu_pods = models.JSONField(

@@ -11,10 +11,11 @@ from django.contrib.postgres.aggregates import ArrayAgg
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField
 from django.contrib.postgres.indexes import GinIndex, GistIndex
 from django.db import models
-from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.functions import Cast, Coalesce, Greatest, Now
 
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, gpu_number
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.core.log_source import LogSource
 from jobs.core.preemption_contract import PreemptionContract, PreemptionFacts, contract_text
@@ -35,10 +36,12 @@ class HoldKind(models.TextChoices):
 
 
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
+# What accounts count, in thousandths of a GPU
+CHARGED_MILLI = Cast("nodes", models.BigIntegerField()) * models.F("gpus_per_node") * WHOLE_GPU + models.F("gpu_milli")
 # The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
-    *("array_id", "nodes", "gpus_per_node", "preemptible", "priority", "state", "flags", "reason", "why"),
+    *("array_id", "nodes", "gpus_per_node", "gpu_milli", "preemptible", "priority", "state", "flags", "reason", "why"),
     *("submitted_at", "started_at", "ended_at", "exit_code", "signal"),
 )
 
@@ -143,6 +146,14 @@ class Job(models.Model):
     # resources
     nodes = models.PositiveIntegerField(default=1)
     gpus_per_node = models.PositiveSmallIntegerField("GPUs per node", default=0)
+    # Not a positive field: its check would read the whole table in the migration
+    gpu_milli = models.SmallIntegerField(
+        "thousandths of a GPU",
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="Part of one GPU that the job shares with others, instead of whole GPUs.",
+    )
     cpus_per_node = models.PositiveIntegerField("CPUs per node", default=1)
     memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
     gpu_model = models.CharField("GPU model", max_length=200, blank=True)  # several: `jobs.core.gpu_models`
@@ -366,8 +377,17 @@ class Job(models.Model):
         return self.state in LIVE_STATES
 
     @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
+    def charged_milli(self) -> int:
+        """What accounts count, in thousandths of a GPU."""
+        return charged_milli(self.nodes * self.gpus_per_node, self.gpu_milli)
+
+    @property
+    def gpus(self) -> float:
+        return gpu_number(self.charged_milli)
+
+    @property
+    def requested_gpus_per_node(self) -> float:
+        return gpu_number(charged_milli(self.gpus_per_node, self.gpu_milli))
 
     @property
     def is_configuring(self) -> bool:
@@ -566,28 +586,36 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
         return self.filter(held, attempt__in=Attempt.objects.at(moment).values("pk"), held_at__lte=moment)
 
     def held_per_node(self) -> dict[int, int]:
-        """Return the number of held GPUs by node key. Idle nodes are not included."""
+        """Return the number of GPUs in use by node key. One of which only shares are held counts: no job that needs a
+        whole GPU can have it. Idle nodes are not included."""
         rows = self.live().filter(gpu__isnull=False).order_by()
-        return dict(rows.values_list("node").annotate(models.Count("pk")))
+        return dict(rows.values_list("node").annotate(models.Count("gpu", distinct=True)))
 
-    def gpus_by_attempt_and_node(self) -> Iterator[tuple[int, int, list[int | None]]]:
-        """Yield (attempt, node, GPUs held there), one row per pair. The list is [None] if the attempt holds no GPU
-        there."""
-        rows = self.order_by().values_list("attempt_id", "node_id").annotate(gpus=ArrayAgg("gpu"))
+    def gpus_by_attempt_and_node(self) -> Iterator[tuple[int, int, list[int | None], int]]:
+        """Yield (attempt, node, GPUs held there, thousandths of each), one row per pair. The list is [None] if the
+        attempt holds no GPU there. An attempt holds whole GPUs or one share."""
+        rows = self.order_by().values_list("attempt_id", "node_id")
+        rows = rows.annotate(gpus=ArrayAgg("gpu"), least=models.Min("share"))
         return rows.iterator(chunk_size=10_000)
 
 
 class Allocation(models.Model):
-    """One GPU held by an attempt. On a node where an attempt holds only CPUs and memory, one row with `gpu` null.
+    """One GPU, or a share of one, held by an attempt. On a node where an attempt holds only CPUs and memory, one row
+    with `gpu` null.
 
-    The database rejects a second live holder of a GPU with the exclusion constraint `one_live_holder_per_gpu`, which is
-    written in SQL in the first migration because Django cannot express it. The constraint is checked at the end of each
-    statement, so one UPDATE may swap GPUs between attempts if a cluster chose other indices than Acme.
+    A share is a range of the thousandths of its GPU. The database rejects two live holders of the same thousandth with
+    the exclusion constraint `gpu_not_over_allocated`, which is written in SQL in a migration because Django cannot
+    express it. The constraint is checked at the end of each statement, so one UPDATE may swap GPUs between attempts if
+    a cluster chose other indices than Acme.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="allocations")
     gpu = models.PositiveSmallIntegerField(null=True, help_text="Index of the GPU on the node.")
+    share_begin = models.SmallIntegerField(default=0, db_default=0, help_text="First thousandth of the GPU.")
+    share = models.SmallIntegerField(
+        default=WHOLE_GPU, db_default=WHOLE_GPU, help_text="Thousandths of the GPU; 1000 is all of it."
+    )
     held_at = models.DateTimeField(db_default=Now())
     released_at = models.DateTimeField(null=True)
 
@@ -601,6 +629,11 @@ class Allocation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node}:{'cpu' if self.gpu is None else self.gpu} by {self.attempt}"
+
+    @property
+    def share_text(self) -> str:
+        """The part of the GPU, such as 0.5; empty for all of it."""
+        return str(gpu_number(self.share)) if self.share < WHOLE_GPU else ""
 
 
 class CheckpointVerdict(models.TextChoices):

@@ -272,7 +272,7 @@ def _try_job_action(
     request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool
 ) -> list[BulkJobResult]:
     priority = (
-        read_priority("priority", job_forms.integer_or_text(request.POST.get("priority", "")))
+        read_priority("priority", job_forms.number_or_text(request.POST.get("priority", "")))
         if verb.takes_priority
         else 0
     )

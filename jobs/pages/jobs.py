@@ -149,6 +149,7 @@ class AllocatedNodeGroup:
     nodelist: str
     names: list[str]
     gpus: str
+    share: str = ""  # the part of the GPU, such as 0.5; empty for whole GPUs
 
 
 def _allocated_nodes(attempt: Attempt) -> list[AllocatedNodeGroup]:
@@ -159,7 +160,12 @@ def _allocated_nodes(attempt: Attempt) -> list[AllocatedNodeGroup]:
     for name, gpus in gpus_by_node.items():
         nodes_by_gpus.setdefault(tuple(gpus), []).append(name)
     return [
-        AllocatedNodeGroup(nodelist=compress(names), names=names if len(names) <= 8 else [], gpus=gpu_index_text(gpus))
+        AllocatedNodeGroup(
+            nodelist=compress(names),
+            names=names if len(names) <= 8 else [],
+            gpus=gpu_index_text(gpus),
+            share=str(attempt.job.gpus) if attempt.job.gpu_milli else "",
+        )
         for gpus, names in nodes_by_gpus.items()
     ]
 
@@ -182,7 +188,7 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
     why = posted_text(request)
     try:
         priority = (
-            read_priority("priority", job_forms.integer_or_text(request.POST.get("priority", "")))
+            read_priority("priority", job_forms.number_or_text(request.POST.get("priority", "")))
             if verb.takes_priority
             else 0
         )

@@ -44,7 +44,8 @@ def _map_racks(cluster: Cluster | None, at: datetime | None) -> list[gpu_map.Rac
     if at is None:
         return gpu_map.rack_summaries(map_rows.current_map_nodes(cluster), Allocation.objects.held_per_node())
     snapshot = map_rows.past_map(cluster, at)
-    return gpu_map.rack_summaries(snapshot.spots, Counter(node for node, _, _ in snapshot.holders))
+    gpus_in_use = {(node, gpu) for node, gpu, _, _ in snapshot.holders}
+    return gpu_map.rack_summaries(snapshot.spots, Counter(node for node, _ in gpus_in_use))
 
 
 @require_safe
@@ -71,7 +72,7 @@ def map_data_json(request: HttpRequest, cluster: str) -> HttpResponse:
 
 def _visible_holders(request: HttpRequest, snapshot: MapSnapshot) -> dict[int, VisibleJob]:
     """The jobs on the map that the user may see, by primary key."""
-    holders = list({job for _, _, job in snapshot.holders})
+    holders = list({job for _, _, job, _ in snapshot.holders})
     # One array parameter: PostgreSQL parses ten thousand separate parameters more slowly than it runs the query
     jobs = Job.objects.visible_to(request.user).filter(pk__in=RawSQL("SELECT unnest(%s::bigint[])", [holders]))
     columns = ("pk", "public_id", "name", "team__name", "foreign_user", "user__username")

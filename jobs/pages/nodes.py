@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from jobs.actions.drain_impact import AffectedJob
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
+from jobs.core.gpu_shares import WHOLE_GPU, gpu_number
 from jobs.models import (
     Allocation,
     Attempt,
@@ -96,8 +98,9 @@ class NodeGpu:
     index: int
     uuid: str
     pci: str
-    job: Job | None
-    taken: bool
+    jobs: list[tuple[Job, str]]  # visible jobs, each with its part of the GPU, empty if it has all of it
+    hidden_jobs: int
+    left: str  # what is left of a shared GPU
     is_foreign: bool
     utilization: float | None
     memory_gib: float | None
@@ -107,22 +110,27 @@ class NodeGpu:
 
 
 def _node_gpus(row: Node, sample: Sample | None, allocations: list[Allocation], visible: set[int]) -> list[NodeGpu]:
-    holders = {allocation.gpu: allocation.attempt.job for allocation in allocations}
+    holders: dict[int | None, list[Allocation]] = defaultdict(list)
+    for allocation in sorted(allocations, key=lambda one: (one.share_begin, one.pk)):
+        holders[allocation.gpu].append(allocation)
 
     def gpu_reading(values: list[float | None] | None, index: int) -> float | None:
         return values[index] if values and index < len(values) else None
 
     gpus = []
     for index in range(row.gpus):
-        holder = holders.get(index)
+        here = holders[index]
+        seen = [one for one in here if one.attempt.job_id in visible]
+        left = WHOLE_GPU - sum(one.share for one in here) if here else 0
         memory = gpu_reading(sample and sample.gpu_memory_mib, index)
         gpus.append(
             NodeGpu(
                 index=index,
                 uuid=row.gpu_uuids[index] if index < len(row.gpu_uuids) else "",
                 pci=row.gpu_pci[index] if index < len(row.gpu_pci) else "",
-                job=holder if holder and holder.pk in visible else None,
-                taken=holder is not None,
+                jobs=[(one.attempt.job, one.share_text) for one in seen],
+                hidden_jobs=len(here) - len(seen),
+                left=str(gpu_number(left)) if left > 0 else "",
                 is_foreign=index in row.foreign_gpus,
                 utilization=gpu_reading(sample and sample.gpu_util, index),
                 memory_gib=None if memory is None else memory / 1024,

@@ -25,7 +25,8 @@ NODE_GROUPS_SQL = """
 SELECT n.cluster_id, n.state, n.flags, n.drain_requested, n.gpus, coalesce(h.held, 0) + cardinality(n.foreign_gpus),
   count(*)
 FROM jobs_node n LEFT JOIN (
-  SELECT node_id, count(*) AS held FROM jobs_allocation WHERE released_at IS NULL AND gpu IS NOT NULL GROUP BY node_id
+  SELECT node_id, count(DISTINCT gpu) AS held FROM jobs_allocation WHERE released_at IS NULL AND gpu IS NOT NULL
+  GROUP BY node_id
 ) AS h ON h.node_id = n.id GROUP BY 1, 2, 3, 4, 5, 6
 """
 

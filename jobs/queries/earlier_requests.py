@@ -11,11 +11,15 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.models import Job, TeamRole
 
 MAX_JOBS_READ = 200  # newest jobs of the user, and of the teams
 MAX_REQUESTS = 10
-COLUMNS = ("public_id", "name", "kind", "nodes", "gpus_per_node", "submitted_at", "user__username", "team__name")
+COLUMNS = (
+    *("public_id", "name", "kind", "nodes", "gpus_per_node", "gpu_milli"),
+    *("submitted_at", "user__username", "team__name"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +31,14 @@ class EarlierRequest:
     kind: str
     nodes: int
     gpus_per_node: int
+    gpu_milli: int
     submitted_at: datetime
     user__username: str
     team__name: str
 
     @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
+    def gpus(self) -> float:
+        return gpu_number(charged_milli(self.nodes * self.gpus_per_node, self.gpu_milli))
 
 
 def earlier_requests(user: Any) -> dict[str, list[EarlierRequest]]:

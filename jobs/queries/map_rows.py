@@ -47,7 +47,7 @@ SELECT n.id, e.type, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL
 """
 MAX_MAP_HISTORY = timedelta(days=30)  # range of the map; 5-minute telemetry is kept one day longer
 MAX_READING_AGE = timedelta(minutes=1)  # older readings are not current; four samples arrive in this time
-GpuHolder = tuple[int, int, int]  # node, GPU, job
+GpuHolder = tuple[int, int, int, int]  # node, GPU, job, thousandths of the GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,8 @@ def map_history_start(cluster: Cluster, at: datetime) -> datetime:
 
 def current_map(cluster: Cluster) -> MapSnapshot:
     live = Allocation.objects.live().filter(node__cluster=cluster, gpu__isnull=False).order_by()
-    return MapSnapshot(
-        spots=current_map_nodes(cluster), holders=list(live.values_list("node_id", "gpu", "attempt__job_id"))
-    )
+    holders = live.values_list("node_id", "gpu", "attempt__job_id", "share")
+    return MapSnapshot(spots=current_map_nodes(cluster), holders=list(holders))
 
 
 def current_map_nodes(cluster: Cluster) -> list[MapNode]:
@@ -155,12 +154,11 @@ def _past_usage_by_node(cluster: Cluster, at: datetime) -> Mapping[int, _NodeUsa
     rows = Allocation.objects.at(at).filter(node__cluster=cluster).order_by()
     usage: dict[int, _NodeUsage] = defaultdict(_NodeUsage)
     job = "attempt__job"
-    for node, gpu, pk, foreign, wide in rows.values_list(
-        "node_id", "gpu", f"{job}_id", f"{job}__foreign_id", f"{job}__gpus_per_node"
-    ):
+    columns = "node_id", "gpu", "share", f"{job}_id", f"{job}__foreign_id", f"{job}__gpus_per_node"
+    for node, gpu, share, pk, foreign, wide in rows.values_list(*columns):
         usage[node].busy = True
         if gpu is not None:
-            usage[node].holders.append((node, gpu, pk))
+            usage[node].holders.append((node, gpu, pk, share))
         elif foreign:
             usage[node].unplaced_gpus += wide
     return usage
@@ -208,7 +206,7 @@ def _past_conditions(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> t
 def _past_map_node(node: Node, condition: str, drained: bool, usage: _NodeUsage) -> MapNode:
     health, flags = parse_node_condition(condition)
     shown_flags = sorted({*flags, NodeFlag.DRAIN}) if drained else flags
-    held_gpus = {gpu for _, gpu, _ in usage.holders}
+    held_gpus = {gpu for _, gpu, _, _ in usage.holders}
     foreign = [gpu for gpu in range(node.gpus) if gpu not in held_gpus][: usage.unplaced_gpus]
     state = (
         node_state_for_usage(node.gpus, len(held_gpus) + len(foreign), usage.busy)

@@ -144,7 +144,7 @@ def _span_entry(span: NodeSpan) -> TimelineEntry:
 def _uses(node: Node, begin: datetime) -> list[tuple[int, NodeUse]]:
     """The attempts that held something on the node since the begin, newest first."""
     held = Allocation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=begin)).order_by()
-    rows = held.values_list("attempt_id").annotate(Count("gpu"), Min("held_at"), Max("released_at"))
+    rows = held.values_list("attempt_id").annotate(Count("gpu", distinct=True), Min("held_at"), Max("released_at"))
     return [
         (attempt, NodeUse(begin=since, end=until, gpus=gpus))
         for attempt, gpus, since, until in rows.order_by("-attempt_id")[:MAX_USES]

@@ -60,8 +60,9 @@ def _kalos(columns: Columns) -> Columns:
 
 
 def _openb(columns: Columns) -> Columns:
-    """Derive times for OpenB. A pod may request a part of a GPU; it counts as a whole GPU here, because Acme does not
-    share GPUs."""
+    """Derive times for OpenB. A pod that requests a part of a GPU counts as a whole GPU here, as in most simulators
+    that read this trace. `bench/zoo.py` shares GPUs.
+    """
     columns["runtime_s"] = columns["end"] - columns["start"]
     columns["queue_s"] = columns["start"] - columns["submit_s"]
     columns["cpus"] = columns["cpus"] / 1000
@@ -165,6 +166,7 @@ LAYOUTS = (
             "queue_s": ("queue_s", parse_number),
             "limit_s": ("timelimit_s", parse_number),
             "gpus": ("gpu_num", parse_number),
+            "gpu_milli": ("gpu_milli", parse_number),
             "nodes": ("node_num", parse_number),
             "cpus": ("cpu_num", parse_number),
             "memory_mb": ("memory_mib", parse_number),

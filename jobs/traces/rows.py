@@ -30,12 +30,13 @@ NUMBER_FIELDS = (
     "queue_s",
     "limit_s",
     "gpus",
+    "gpu_milli",
     "asked_gpus",
     "nodes",
     "cpus",
     "memory_mb",
 )
-STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
 
 MAX_GPUS = 10_000_000  # more than any cluster has, so larger values are errors
 
@@ -222,6 +223,7 @@ def _build_trace(
         ids=ids,
         **named_columns,
         gpus=np.nan_to_num(columns["gpus"]).astype(np.int32),
+        gpu_milli=np.nan_to_num(columns["gpu_milli"]).astype(np.int32),
         nodes=np.maximum(np.nan_to_num(columns["nodes"], nan=1), 1).astype(np.int32),
         bad=tuple(bad),
         bad_count=bad_count,

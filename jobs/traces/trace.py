@@ -76,7 +76,8 @@ class Trace:
     runtime_s: Floats
     queue_s: Floats
     limit_s: Floats
-    gpus: Ints
+    gpus: Ints  # whole ones
+    gpu_milli: Ints  # thousandths of one GPU, for jobs that share it with others
     nodes: Ints
     cpus: Floats
     memory_mb: Floats
@@ -90,7 +91,7 @@ class Trace:
     def rows(self, indices: npt.NDArray[np.intp]) -> Trace:
         """Return the trace with these rows only, in this order."""
         words = ("users", "pools", "kinds", "names", "states")
-        numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+        numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
         columns = {name: getattr(self, name).rows(indices) for name in words}
         columns |= {name: getattr(self, name)[indices] for name in numbers}
         return replace(self, ids=[self.ids[row] for row in indices.tolist()], **columns)
@@ -110,6 +111,7 @@ def trace_from_columns(source: str, **columns: Sequence[float] | Sequence[str] |
     }
     ints: dict[str, Any] = {
         "gpus": np.asarray(present.get("gpus", np.zeros(count)), dtype=np.int32),
+        "gpu_milli": np.asarray(present.get("gpu_milli", np.zeros(count)), dtype=np.int32),
         "nodes": np.asarray(present.get("nodes", np.ones(count)), dtype=np.int32),
     }
     ids = [str(word) for word in present.get("ids", range(1, count + 1))]

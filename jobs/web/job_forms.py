@@ -5,6 +5,7 @@ The form leaves validation to the parser, so that pages and API report the same 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from jobs.core.spec import InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole
 
+DECIMAL = re.compile(r"\d{0,9}\.\d{1,9}", re.ASCII)
 NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit", "preemptions_per_day")
 FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
 PAIRS_FIELDS = ("environment", "labels")
@@ -52,7 +54,9 @@ class SubmitForm(forms.Form):
     kind = forms.ChoiceField(label="Kind", choices=[(k.value, k.value) for k in JobKind], initial=JobKind.OTHER.value)
     command = text_input("Command", rows=8, spellcheck="false", placeholder="torchrun --nproc-per-node 8 train.py")
     nodes = number_input("Nodes", 1)
-    gpus_per_node = number_input("GPUs per node", 8)
+    gpus_per_node = text_input(
+        "GPUs per node", initial="8", inputmode="decimal", help_text="Less than 1: a part of one GPU."
+    )
     time_limit = text_input("Time limit", initial="12:00:00", help_text="Minutes, D-HH:MM:SS or UNLIMITED.")
 
     cpus_per_node = number_input(
@@ -217,15 +221,17 @@ def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
     )  # browsers send CRLF, which breaks shell scripts
     if values.get("comment"):
         request["comment"] = values["comment"].replace("\r\n", "\n")
-    request |= {name: integer_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
+    request |= {name: number_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
     request |= {name: True for name in FLAG_FIELDS if values.get(name)}
     return request | {name: parse_pairs(name, values[name]) for name in PAIRS_FIELDS if values.get(name, "").strip()}
 
 
-def integer_or_text(text: str) -> int | str:
-    """The text as an integer if possible; otherwise the text itself, which the parser then rejects."""
+def number_or_text(text: str) -> float | str:
+    """The text as a number if possible; otherwise the text itself, which the parser then rejects."""
     digits = text.strip().removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else text
+    if digits.isascii() and digits.isdigit() and len(digits) < 20:
+        return int(text)
+    return float(text) if DECIMAL.fullmatch(digits) else text
 
 
 def parse_pairs(field: str, text: str) -> dict[str, str]:
@@ -269,7 +275,8 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         else "",
         "mounts": ",".join(job.mounts),
         **_contract_values(job),
-        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
+        "gpus_per_node": job.requested_gpus_per_node,
+        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
         **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }

@@ -93,7 +93,7 @@ class VirtualCluster:
 
     def _job(self, row: int, at_s: float) -> Job:
         trace, kind = self._trace, self._trace.kinds[row]
-        nodes, gpus, cpus, memory_mb = job_resources(trace, row, self._setting)
+        need = job_resources(trace, row, self._setting)
         limit_s = self._limits_s[row]
         return Job(
             public_id=f"{self._name}-{row}",
@@ -103,10 +103,11 @@ class VirtualCluster:
             name=trace.names[row][:120],
             kind=kind if kind in list(JobKind) else JobKind.OTHER,
             command="true",
-            nodes=nodes,
-            gpus_per_node=gpus,
-            cpus_per_node=cpus,
-            memory_per_node_mb=memory_mb,
+            nodes=need.nodes,
+            gpus_per_node=need.gpus,
+            gpu_milli=need.gpu_milli,
+            cpus_per_node=need.cpus,
+            memory_per_node_mb=need.memory_mb,
             time_limit=timedelta(seconds=limit_s) if limit_s < float("inf") else None,
             preemptible=self._all_agree or (self._borrows and kind in self._setting.best_effort),
             submitted_at=virtual_datetime(at_s),
@@ -153,6 +154,7 @@ def _node(cluster: Cluster, number: int, view: Any) -> Node:
         gpus=view.gpus,
         cpus=view.free_cpus,
         memory_mb=view.free_memory_mb,
+        shards_per_gpu=view.shards_per_gpu,
         leaf=view.leaf,
         state=NodeState.IDLE,
     )

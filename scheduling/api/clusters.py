@@ -14,6 +14,7 @@ from jobs.api import shapes
 from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
+from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.models import Cluster, ClusterMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
@@ -56,6 +57,14 @@ NULLABLE_COLUMNS = (
     "min_preemptions_per_day",
     "max_preemptions_per_day",
 )
+
+
+def _read_kinds(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not a list of kinds of jobs")
+    return list(dict.fromkeys(parsing.choice_reader(list(JobKind))(name, kind) for kind in value))
+
+
 CONNECTION_READERS: dict[str, parsing.FieldReader] = {
     "address": parsing.nonempty_reader(parsing.text_reader(300)),
     "api_user": parsing.text_reader(64),
@@ -75,6 +84,7 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "checkpoint_signal": parsing.read_checkpoint_signal,
     "burn_in_minutes": parsing.integer_reader(0, 10_080),
     "usage_half_life_hours": parsing.integer_reader(1, 87_600),
+    "gpu_share_kinds": _read_kinds,
     "gpu_hour_price": _read_price,
     "kwh_price": _read_price,
     "co2_g_per_kwh": _read_carbon_intensity,

@@ -10,6 +10,7 @@ from django.urls import path
 from rest_framework.response import Response
 
 from jobs.core import parsing
+from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, TokenScope
 from jobs.rest.endpoint import ActionEndpoint, find_or_404
 from jobs.rest.errors import InvalidRequestField
@@ -21,6 +22,7 @@ from jobs.rest.shapes import (
     integer_field,
     json_value,
     nested_list_field,
+    number_field,
     object_field,
     seconds_field,
     text_field,
@@ -59,7 +61,7 @@ QUEUE_CHANGE_SHAPE = ResourceShape(
         "job": text_field("Empty for jobs of other teams."),
         "title": text_field("Name given by the job's owner. Empty for jobs of other teams."),
         "team": text_field("Empty for jobs of other teams."),
-        "gpus": integer_field("GPUs of the job.", low=0),
+        "gpus": number_field("GPUs of the job."),
         "place_before": integer_field("Place in the queue now, from 1.", low=1),
         "place_after": integer_field("Place with the proposed settings.", low=1),
         "start_before": datetime_field("Median estimate now; null if unknown.", nullable=True),
@@ -164,7 +166,7 @@ def _change_row(change: JobChange, job: WaitingJob, teams: Collection[str] | Non
         "job": job.name if is_visible else "",
         "title": job.title if is_visible else "",
         "team": job.team if is_visible else "",
-        "gpus": job.need.total_gpus,
+        "gpus": gpu_number(job.need.charged_milli),
         "place_before": change.place_before,
         "place_after": change.place_after,
         "start_before": json_value(change.start_before),

@@ -35,8 +35,8 @@ QUOTA_PREVIEW_SHAPE = ResourceShape(
     {
         "kind": text_field("Kind of job to which the quota applies; null: all.", choices=JobKind, nullable=True),
         "quota_gpus": integer_field("The quota; null: none.", nullable=True),
-        "allocated_gpus": integer_field("GPUs that count against it now.", low=0),
-        "left_gpus": integer_field("GPUs left; null: there is no quota.", nullable=True),
+        "allocated_gpus": number_field("GPUs that count against it now."),
+        "left_gpus": number_field("GPUs left; null: there is no quota.", nullable=True),
     },
 )
 PREVIEW_SHAPE = ResourceShape(
@@ -48,7 +48,7 @@ PREVIEW_SHAPE = ResourceShape(
         "warning": text_field("Why Acme could not start the job on this cluster now; empty if it could."),
         "starts_now": boolean_field("Whether it would start in the next scheduling turn."),
         "tasks": integer_field("Number of array tasks, or 1.", low=1),
-        "gpus": integer_field("GPUs of one task.", low=0),
+        "gpus": number_field("GPUs of one task."),
         "estimate": nested_field(START_ESTIMATE_SHAPE, "Estimated start of the first task.", nullable=True),
         "why_no_estimate": text_field("A sentence if there is no estimate."),
         "past_error": nested_field(ESTIMATE_ERROR_SHAPE, "Past error of such estimates.", nullable=True),

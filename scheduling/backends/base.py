@@ -89,6 +89,7 @@ class SubmitRequest:
     # Sent before a stop that the cluster decides itself, in the form NAME@SECONDS; empty: the job has no such signal
     checkpoint_signal: str = ""
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
+    gpu_shards: int = 0  # parts of one GPU (`BackendNode.gpu_shards`), which the cluster selects, instead of whole GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,8 @@ class BackendJob:
     reason: str = ""  # empty if it adds nothing to the state and the exit code
     held: bool = False  # pending because an operator of the cluster holds it, or until a condition or time set there
     nodes: tuple[str, ...] = ()
-    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # node name -> GPU indices, while known
+    # Node name -> GPU indices, while known; also of the GPU of which the job holds shards
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gpu_counts: Mapping[str, int] = field(default_factory=dict)  # node name -> GPUs held, where the indices are unknown
     pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node name -> "namespace/name" of its pods there
     submitted_at: datetime | None = None
@@ -137,6 +139,7 @@ class BackendNode:
     cpus: int = 0
     memory_mb: int = 0
     gpus: int = 0
+    gpu_shards: int = 0  # equal parts of its GPUs, all together, that jobs may hold; 0: GPUs are not shared
     gpu_model: str = ""
     features: tuple[str, ...] = ()  # `rack-r01`, `leaf-l03`, `pod-p1`, `nic-hdr200x4`: topology by convention
     boot_at: datetime | None = None

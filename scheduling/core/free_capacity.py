@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.core.gpu_models import accepts_model
+from jobs.core.gpu_shares import is_whole_shards
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest
 
 
@@ -30,9 +31,16 @@ def free_capacity(picture: ClusterSnapshot, need: ResourceRequest) -> FreeCapaci
 
 
 def has_hardware(node: NodeView, need: ResourceRequest) -> bool:
-    return accepts_model(need.gpu_model, node.gpu_model) and need.nic_type in ("", node.nic_type)
+    fits = accepts_model(need.gpu_model, node.gpu_model) and need.nic_type in ("", node.nic_type)
+    return fits and (not need.gpu_milli or is_whole_shards(need.gpu_milli, node.shards_per_gpu))
 
 
 def _has_room(node: NodeView, need: ResourceRequest) -> bool:
     enough_memory = node.free_memory_mb >= need.memory_mb
-    return len(node.free_gpus) >= need.gpus and node.free_cpus >= need.cpus and enough_memory
+    return _has_gpus(node, need) and node.free_cpus >= need.cpus and enough_memory
+
+
+def _has_gpus(node: NodeView, need: ResourceRequest) -> bool:
+    if need.gpu_milli:
+        return bool(node.free_gpus) or any(left >= need.gpu_milli for _, left in node.shared_gpus)
+    return len(node.free_gpus) >= need.gpus

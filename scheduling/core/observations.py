@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
 from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendJob, BackendNode
@@ -186,6 +187,7 @@ def node_fields(node: BackendNode) -> dict[str, object]:
         "state": node.state,
         "flags": sorted(node.flags),
         "gpus": node.gpus,
+        "shards_per_gpu": min(node.gpu_shards // node.gpus, WHOLE_GPU) if node.gpus else 0,
         "gpu_model": node.gpu_model,
         "cpus": node.cpus,
         "memory_mb": node.memory_mb,

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView
 
@@ -16,14 +17,27 @@ TeamKind = tuple[str, JobKind | None]
 class QuotaUse:
     """GPUs of a team."""
 
-    held: int = 0  # GPUs of jobs that count against the quota
-    borrowed: int = 0  # GPUs of preemptible jobs
-    waiting: int = 0
+    held_milli: int = 0  # thousandths of GPUs, like the others
+    borrowed_milli: int = 0  # of preemptible jobs
+    waiting_milli: int = 0
+
+    @property
+    def held(self) -> float:
+        """The number of GPUs, like the others."""
+        return gpu_number(self.held_milli)
+
+    @property
+    def borrowed(self) -> float:
+        return gpu_number(self.borrowed_milli)
+
+    @property
+    def waiting(self) -> float:
+        return gpu_number(self.waiting_milli)
 
     def add(self, other: QuotaUse) -> None:
-        self.held += other.held
-        self.borrowed += other.borrowed
-        self.waiting += other.waiting
+        self.held_milli += other.held_milli
+        self.borrowed_milli += other.borrowed_milli
+        self.waiting_milli += other.waiting_milli
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +46,7 @@ class QuotaBarPart:
 
     name: str
     tone: str
-    gpus: int
+    gpus: float
     start: float
     share: float
 
@@ -51,8 +65,8 @@ class QuotaAccount:
     teams: int = 1
 
     @property
-    def left(self) -> int:
-        return max(0, (self.owned or 0) - self.use.held)
+    def left(self) -> float:
+        return gpu_number(max(0, charged_milli(self.owned or 0, -self.use.held_milli)))
 
     @property
     def note(self) -> str:
@@ -69,14 +83,14 @@ class QuotaAccount:
         return ", ".join(texts)
 
     @property
-    def bar_length(self) -> int:
+    def bar_length(self) -> float:
         return max(self.owned or 0, self.use.held) + self.use.borrowed
 
-    def parts(self, most: int) -> list[QuotaBarPart]:
+    def parts(self, most: float) -> list[QuotaBarPart]:
         """The parts of the bar. `most` is the scale shared by all bars of a cluster, so they can be compared."""
         idle = ("reserved", "waiting") if self.reserved else ("unused quota", "quiet")
         lengths = (("held", "running", self.use.held), (*idle, self.left), ("borrowed", "starting", self.use.borrowed))
-        parts, start = [], 0
+        parts, start = [], 0.0
         for name, tone, gpus in lengths:
             parts.append(
                 QuotaBarPart(name=name, tone=tone, gpus=gpus, start=100 * start / most, share=100 * gpus / most)
@@ -113,15 +127,16 @@ def quota_uses(picture: ClusterSnapshot) -> Mapping[TeamKind, QuotaUse]:
     """GPUs held, borrowed and waiting, by team and kind; kind None for the whole team."""
     uses: defaultdict[TeamKind, QuotaUse] = defaultdict(QuotaUse)
     for job in picture.running:
-        use = QuotaUse(borrowed=job.gpus) if job.preemptible else QuotaUse(held=job.gpus)
+        milli = job.charged_milli
+        use = QuotaUse(borrowed_milli=milli) if job.preemptible else QuotaUse(held_milli=milli)
         for kind in (job.kind, None):
             uses[job.team, kind].add(use)
     waiting: Counter[TeamKind] = Counter()  # tens of thousands of jobs may wait, but of few teams and kinds
     for request in picture.waiting:
-        waiting[request.team, request.kind] += request.need.total_gpus
-    for (team, sort), gpus in waiting.items():
+        waiting[request.team, request.kind] += request.need.charged_milli
+    for (team, sort), milli in waiting.items():
         for kind in (sort, None):
-            uses[team, kind].waiting += gpus
+            uses[team, kind].waiting_milli += milli
     return dict(uses)  # several threads read it, and reading a missing key would change a defaultdict
 
 

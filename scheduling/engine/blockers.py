@@ -37,7 +37,7 @@ class BlockerKind(StrEnum):
 class Holder:
     """What holds the resources that this job lacks: one job, or all jobs of teams that the reader may not see."""
 
-    gpus: int
+    gpus: float
     jobs: int = 1
     job: str = ""
     title: str = ""
@@ -55,7 +55,7 @@ class Blocker:
     kind: BlockerKind
     reason: str
     why: str
-    gpus: int = 0
+    gpus: float = 0
     nodes: int = 0
     jobs: int = 0
     holders: tuple[Holder, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, NodeView, QuotaView, RunningJob, WaitingJob
 
 HARDWARE_COST = 0.15
@@ -114,7 +115,8 @@ def without_running_jobs(ended: Collection[RunningJob]) -> Callable[[ClusterSnap
         for job in ended:
             for node_id, gpus in job.places.items():
                 if node_id in nodes:
-                    nodes[node_id] = _with_freed_gpus(nodes[node_id], job, gpus)
+                    free = _with_freed_share if job.gpu_milli else _with_freed_gpus
+                    nodes[node_id] = free(nodes[node_id], job, gpus)
         running = tuple(job for job in snapshot.running if job.id not in ids)
         return replace(snapshot, nodes=tuple(nodes.values()), running=running)
 
@@ -122,10 +124,23 @@ def without_running_jobs(ended: Collection[RunningJob]) -> Callable[[ClusterSnap
 
 
 def _with_freed_gpus(node: NodeView, job: RunningJob, gpus: int) -> NodeView:
-    taken = [gpu for gpu in range(node.gpus) if gpu not in node.free_gpus]
+    held = {*node.free_gpus, *(gpu for gpu, _ in node.shared_gpus)}
+    taken = [gpu for gpu in range(node.gpus) if gpu not in held]
     return replace(
         node,
         free_gpus=tuple(sorted((*node.free_gpus, *taken[:gpus]))),
+        free_cpus=node.free_cpus + job.cpus,
+        free_memory_mb=node.free_memory_mb + job.memory_mb,
+    )
+
+
+def _with_freed_share(node: NodeView, job: RunningJob, gpus: int) -> NodeView:
+    left = {gpu: free + job.gpu_milli * (gpu == job.shared_gpu) for gpu, free in node.shared_gpus}
+    free_again = [gpu for gpu, free in left.items() if free == WHOLE_GPU]
+    return replace(
+        node,
+        free_gpus=tuple(sorted((*node.free_gpus, *free_again))),
+        shared_gpus=tuple((gpu, free) for gpu, free in left.items() if free < WHOLE_GPU),
         free_cpus=node.free_cpus + job.cpus,
         free_memory_mb=node.free_memory_mb + job.memory_mb,
     )

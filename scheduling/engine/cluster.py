@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
+from jobs.core.gpu_shares import WHOLE_GPU, charged_milli
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import ANY_TIME, Standing
 from scheduling.engine.blockers import Blocker
@@ -36,6 +37,8 @@ class NodeView:
     nic_type: str = ""
     leaf: str = ""
     pod: str = ""
+    shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
+    shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,13 @@ class ResourceRequest:
 
     @property
     def total_gpus(self) -> int:
+        """Whole GPUs; a share is not one."""
         return self.nodes * self.gpus + self.rest
+
+    @property
+    def charged_milli(self) -> int:
+        """What accounts count, in thousandths of a GPU."""
+        return charged_milli(self.total_gpus, self.gpu_milli)
 
     # Cached, because they are read at every event
 
@@ -112,7 +121,9 @@ class RunningJob:
     started_at: datetime | None = None
     time_limit: timedelta | None = None
     array: str = ""
-    places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there
+    places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there; 0 for a share
+    gpu_milli: int = 0  # of the GPU `shared_gpu` of its node, if it holds a share
+    shared_gpu: int = 0
     cpus: int = 0  # on each node
     memory_mb: int = 0
     saved_at: datetime | None = None  # its newest checkpoint in remote storage; a stop loses later work
@@ -121,6 +132,11 @@ class RunningJob:
     asked_at: datetime | None = None  # when it was asked for a checkpoint that it has not saved yet
     user: str = ""
     title: str = ""
+
+    @property
+    def charged_milli(self) -> int:
+        """What accounts count, in thousandths of a GPU."""
+        return charged_milli(self.gpus, self.gpu_milli)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +180,8 @@ class ClusterSnapshot:
     @property
     def typical_requests(self) -> Counter[ResourceRequest]:
         """Requests of running and waiting jobs per node, with their frequency."""
-        counts = Counter(ResourceRequest(gpus=max(job.places.values(), default=0)) for job in self.running)
+        held = ((max(job.places.values(), default=0), job.gpu_milli) for job in self.running)
+        counts = Counter(ResourceRequest(gpus=gpus, gpu_milli=milli) for gpus, milli in held)
         for need, times in Counter(job.need for job in self.waiting).items():
             counts[replace(need, nodes=1, rest=0)] += times
         return counts
@@ -179,11 +196,12 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDecision:
-    """Start this job on exactly these GPUs."""
+    """Start this job on exactly these GPUs, or on thousandths of one of them."""
 
     job_id: int
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
     why: str
+    gpu_milli: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class Engine:
     * A job is in exactly one of `arrivals`, its queue and `running`, or it has ended. With rules of a single queue that
       is `queue`, otherwise the queue of its group.
     * `waiting_groups` are the groups whose queue is not empty, in the order in which they got their first job.
-    * `resources` are free of the resources of every running job; `quota_usage` counts the GPUs of every running job.
+    * `resources` are free of the resources of every running job; `quota_usage` counts them.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Engine:
     def level_changed(self, job: EngineJob, now: float) -> None:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
         self.running.remove_rank(job)
-        job.attained += job.group.gpus * (now - job.since)
+        job.attained += job.group.charged_gpus * (now - job.since)
         job.remaining_s -= now - job.since
         job.since = now
         self.rules.on_rank_change(job, now)
@@ -300,7 +300,7 @@ class Engine:
         job.since = job.began = now
         job.runs += 1
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.gpus, 1)
+            self.quota_usage.add(job.group.owner, job.group.charged_milli, 1)
         if traits.ranks:
             job.key = self.rules.rank(job, now)
         self.running.add(job)
@@ -315,7 +315,7 @@ class Engine:
         time.
         """
         costs = self.preemption_costs
-        job.attained += job.group.gpus * (now - job.since)
+        job.attained += job.group.charged_gpus * (now - job.since)
         job.ran_s += now - job.began
         job.remaining_s -= now - job.since
         if cost_s is None and costs.checkpoint_s:  # an explicit cost already includes the lost work
@@ -337,7 +337,7 @@ class Engine:
         """Take the place of a job that is to start in a later turn (-1), or give it back (1)."""
         self.resources.move(places, group.need, sign)
         if self.quota_usage:
-            self.quota_usage.add(group.owner, group.gpus, -sign)
+            self.quota_usage.add(group.owner, group.charged_milli, -sign)
 
     def withdraw_start(self, job: EngineJob, now: float) -> None:
         """Undo a start of this turn: the job waits again, as if it had never started."""
@@ -350,7 +350,7 @@ class Engine:
         assert job.places is not None
         self.running.remove(job)
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.gpus, -1)
+            self.quota_usage.add(job.group.owner, job.group.charged_milli, -1)
         if self._traits.queues_by_account:
             self.rules.on_job_release(job, now)
         if self._traits.claims:
@@ -367,7 +367,7 @@ class Engine:
         """Why a quota keeps the jobs of this group from starting; None if no quota does."""
         if not self.quota_usage:
             return None
-        return self.quota_usage.refuse(group.owner, group.gpus, obtainable=self.owner_resources.free_gpus)
+        return self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
 
     def groups_to_try(self) -> list[RequestGroup]:
         """Groups whose first job may fit although it did not in the last turn, for turns that try the first of each

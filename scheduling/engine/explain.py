@@ -12,13 +12,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jobs.core.gpu_models import gpu_models, models_text
+from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, format_gpus, gpu_number
 from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, job_label
 from scheduling.engine.cluster import ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.resources import NodeResources, NodeSet, assign_gpu_indices
+from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
@@ -46,17 +47,18 @@ class WaitExplainer:
 
     def starts(self) -> Iterator[StartDecision]:
         """Start decisions with GPU indices, in the order in which the engine started the jobs."""
-        taken = {number for job in self._engine.started_jobs for number, _ in job.places or ()}
-        free = {number: sorted(self._engine.resources.nodes[number].free_gpus) for number in taken}
+        indices = GpuIndices(self._engine.resources.nodes)
         for job in self._engine.started_jobs:
             request = self._jobs[job.number][1]
             need = request.need
-            number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
+            number, word = (need.nodes, "node") if not need.charged_milli else (gpu_number(need.charged_milli), "GPU")
             behind = self.head and _queue_position(self.head) < _queue_position(job)
             note = f"; {self._head_label(job.group)} is ahead in the queue but does not fit." if behind else "."
-            places = assign_gpu_indices(self._engine.resources, job.places or (), free)
             yield StartDecision(
-                job_id=request.id, places=places, why=f"{format_count(number, word)} {_was_or_were(number)} free{note}"
+                job_id=request.id,
+                places=indices.take(job.places or (), need),
+                why=f"{format_count(number, word)} {_was_or_were(number)} free{note}",
+                gpu_milli=need.gpu_milli,
             )
 
     def waits(self) -> list[WaitDecision]:
@@ -198,9 +200,10 @@ def _text_of_blockers(ranked: Iterator[Blocker]) -> WaitText:
 def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
     """The blocker of a request that does not fit: too few free GPUs, or enough of them but not on suitable nodes."""
     need = group.need
-    with_gpus = resources.fitting_nodes(ResourceRequest(gpus=need.gpus), group.eligible_nodes).bit_count()
+    only_gpus = ResourceRequest(gpus=need.gpus, gpu_milli=need.gpu_milli)
+    with_gpus = resources.fitting_nodes(only_gpus, group.eligible_nodes).bit_count()
     fitting = resources.fitting_nodes(need, group.eligible_nodes).bit_count()
-    if not need.gpus:
+    if not need.charged_milli:
         requested = f"{need.node or format_count(need.nodes, 'node')} with {format_count(need.cpus, 'CPU')}"
         why = f"It needs {requested}; {_nodes_have_text(fitting)} that free."
         return Blocker(
@@ -210,20 +213,20 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
     free = max(resources.free_gpus_among(nodes) for _, nodes in alternatives)
     suitable = max(resources.fitting_nodes(need, nodes).bit_count() for _, nodes in alternatives)
     model = f"{models_text(need.gpu_model)} GPU".strip()
-    requested = (
-        format_count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_count(need.gpus, model)}"
-    )
+    gpus = charged_milli(need.gpus, need.gpu_milli)  # on each node
+    requested = format_gpus(gpus, model) if need.nodes == 1 else f"{need.nodes} × {format_gpus(gpus, model)}"
     requested += f" on {need.node}" if need.node else ""
     beside = _cpu_memory_text(resources, need) if with_gpus > fitting else ""
     found = ", ".join(_free_text(resources, need, name, nodes) for name, nodes in alternatives)
     in_all = format_count(resources.free_gpus_among(group.eligible_nodes), "GPU")
-    why = f"It needs {requested}; {found} free{beside} ({in_all} free in total)."
-    scattered = free >= need.total_gpus
+    on_one = " on one GPU" if need.gpu_milli else ""
+    why = f"It needs {requested}; {found} free{on_one}{beside} ({in_all} free in total)."
+    scattered = WHOLE_GPU * free >= need.charged_milli
     return Blocker(
         kind=BlockerKind.TOPOLOGY if scattered else BlockerKind.CAPACITY,
         reason="Resources",
         why=why,
-        gpus=max(0, need.total_gpus - free),
+        gpus=max(0, need.total_gpus + bool(need.gpu_milli) - free),
         nodes=max(0, need.nodes - suitable),
     )
 
@@ -239,8 +242,8 @@ def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tupl
 
 def _free_text(resources: NodeResources, need: ResourceRequest, model: str, among: NodeSet) -> str:
     """Like "2 nodes have 8", and of which GPU model if the request chooses between several."""
-    fitting = resources.fitting_nodes(need, among).bit_count()
-    return f"{_nodes_have_text(fitting)} {need.gpus} {model}".rstrip()
+    fitting = _nodes_have_text(resources.fitting_nodes(need, among).bit_count())
+    return f"{fitting} {gpu_number(charged_milli(need.gpus, need.gpu_milli))} {model}".rstrip()
 
 
 def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
@@ -251,7 +254,7 @@ def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
     return f" with {' and '.join(amounts)}"
 
 
-def _was_or_were(number: int) -> str:
+def _was_or_were(number: float) -> str:
     return "was" if number == 1 else "were"
 
 

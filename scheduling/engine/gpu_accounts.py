@@ -1,4 +1,4 @@
-"""Quota accounts: what teams and job arrays hold, and whether they may hold more."""
+"""Quota accounts: what teams and job arrays hold, and whether they may hold more. Counted in thousandths of a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from jobs.core.gpu_shares import WHOLE_GPU, format_gpus, gpu_number
 from jobs.core.lifecycle import JobKind
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.cluster import QuotaView, RunningJob, WaitingJob
@@ -41,7 +42,7 @@ class QuotaOwner:
 
 
 class QuotaUsage:
-    """GPUs held per team and kind, checked against the quotas.
+    """Thousandths of GPUs held per team and kind, checked against the quotas.
 
     Quotas for the kinds in `reserves` are more than limits: GPUs that their owners do not use stay free of jobs that
     cannot be preempted.
@@ -50,25 +51,25 @@ class QuotaUsage:
     def __init__(
         self, quotas: Iterable[QuotaView] = (), running: Iterable[RunningJob] = (), reserves: Container[JobKind] = ()
     ) -> None:
-        self._limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
+        self._limits = {(quota.team, quota.kind): quota.gpus * WHOLE_GPU for quota in quotas}
         self._reserved = [key for key in self._limits if key[1] in reserves]
         self._held: Counter[tuple[str, JobKind | None]] = Counter()
         self._tasks: Counter[str] = Counter()
         for job in running:
             owner = QuotaOwner(team=job.team, kind=job.kind, preemptible=job.preemptible, array=job.array)
-            self.add(owner, job.gpus, 1)
+            self.add(owner, job.charged_milli, 1)
 
-    def add(self, owner: QuotaOwner, gpus: int, sign: int) -> None:
+    def add(self, owner: QuotaOwner, milli: int, sign: int) -> None:
         """Count a job that started (sign 1) or released its GPUs (sign -1)."""
         if owner.array:
             self._tasks[owner.array] += sign
         # Preemptible jobs borrow idle GPUs, so they count against no quota
         if not owner.preemptible:
-            self._held[owner.team, owner.kind] += sign * gpus
-            self._held[owner.team, None] += sign * gpus
+            self._held[owner.team, owner.kind] += sign * milli
+            self._held[owner.team, None] += sign * milli
 
-    def refuse(self, owner: QuotaOwner, gpus: int, obtainable: int | None = None) -> QuotaRefusal | None:
-        """Why the owner may not start `gpus` more, or None.
+    def refuse(self, owner: QuotaOwner, milli: int, obtainable: int | None = None) -> QuotaRefusal | None:
+        """Why the owner may not start this much more, or None.
 
         `obtainable` is the number of GPUs that are free or held by preemptible jobs; None if no quota is reserved.
         """
@@ -81,27 +82,33 @@ class QuotaUsage:
             return None
         for kind in (owner.kind, None):
             limit = self._limits.get((owner.team, kind))
-            if limit is not None and (held := self._held[owner.team, kind]) + gpus > limit:
+            if limit is not None and (held := self._held[owner.team, kind]) + milli > limit:
                 scope = f" for {kind}" if kind else ""
-                why = f"Team {owner.team} holds {held} of its {limit} GPUs{scope}; this job needs {gpus}."
-                if gpus > limit:
+                why = (
+                    f"Team {owner.team} holds {gpu_number(held)} of its {gpu_number(limit)} GPUs{scope};"
+                    f" this job needs {gpu_number(milli)}."
+                )
+                if milli > limit:
                     why += " It can never start under this quota."
                 return QuotaRefusal(reason="AssocGrpGRES", why=why)
-        return self._reserved_refusal(owner, gpus, obtainable) if obtainable is not None and self._reserved else None
+        if obtainable is None or not self._reserved:
+            return None
+        return self._reserved_refusal(owner, milli, obtainable * WHOLE_GPU)
 
-    def _reserved_refusal(self, owner: QuotaOwner, gpus: int, obtainable: int) -> QuotaRefusal | None:
+    def _reserved_refusal(self, owner: QuotaOwner, milli: int, obtainable: int) -> QuotaRefusal | None:
         """Refuse if the job needs GPUs that are reserved for other teams. Only preemptible jobs may borrow those."""
         if (owner.team, owner.kind) in self._reserved:
             return None
         unused_quotas = {key: self._limits[key] - self._held[key] for key in self._reserved}
         unused = sum(number for number in unused_quotas.values() if number > 0)
-        if not unused or gpus <= obtainable - unused:
+        if not unused or milli <= obtainable - unused:
             return None
         (team, kind), most_unused = max(unused_quotas.items(), key=lambda item: item[1])
         others = " and others" if unused > most_unused else ""
         why = (
-            f"{format_count(unused, 'GPU')} {'is' if unused == 1 else 'are'} "
+            f"{format_gpus(unused)} {'is' if unused == WHOLE_GPU else 'are'} "
             f"reserved for {kind} jobs of team {team}{others}; "
-            f"{max(0, obtainable - unused)} remain, and this job needs {gpus}. A preemptible job may borrow them."
+            f"{gpu_number(max(0, obtainable - unused))} remain, and this job needs {gpu_number(milli)}."
+            " A preemptible job may borrow them."
         )
         return QuotaRefusal(reason="ReqNodeNotAvail", why=why)

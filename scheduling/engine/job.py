@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.history import UNKNOWN_S
 from scheduling.engine.resources import GpuPlacement, NodeSet
@@ -18,6 +19,8 @@ class RequestGroup:
     __slots__ = (
         "account",
         "borrows",
+        "charged_gpus",
+        "charged_milli",
         "eligible_nodes",
         "gpus",
         "matching_nodes",
@@ -31,14 +34,18 @@ class RequestGroup:
 
     def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
         self.need = need
-        self.gpus = need.total_gpus
+        self.gpus = need.total_gpus  # whole ones
+        # What accounts count: a share is a part of a GPU there
+        self.charged_milli = need.charged_milli
+        self.charged_gpus = need.charged_milli / WHOLE_GPU
         # The fewest GPUs that a node must have free to be of use
         self.min_node_gpus = min(need.gpus, need.rest) if need.rest else need.gpus
         self.matching_nodes = matching_nodes  # nodes with the requested hardware
         self.eligible_nodes = matching_nodes  # those of them on which it may start now
         self.owner = owner
-        # Whether its jobs use GPUs that owners leave idle, and owners may preempt them
-        self.borrows = bool(owner and owner.preemptible)
+        # Whether its jobs use GPUs that owners leave idle, and owners may preempt them. Shares are never preempted: the
+        # GPU would be of no use to others until its last share ends
+        self.borrows = bool(owner and owner.preemptible) and not need.gpu_milli
         self.shape = shape  # equal requests share it: if one does not fit, none does
         self.account = account  # the unit of comparison where shares decide
         self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations

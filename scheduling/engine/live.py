@@ -33,9 +33,9 @@ from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
-from scheduling.engine.resources import GpuPlacement, NodeResources
+from scheduling.engine.resources import GpuPlacement, NodeResources, shared_position
 from scheduling.engine.rules import PolicyRules, whole_second
-from scheduling.engine.turns.settling import UnclaimedResources, settle_turn
+from scheduling.engine.turns.settling import settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 
 LivePolicy = Callable[[ClusterSnapshot], TurnDecisions]
@@ -111,6 +111,7 @@ class SnapshotEngine:
             requeues=requeues,
             claims_by_rank=True,
         )
+        self._free_before = self.engine.resources.copy()
         if snapshot.windows:
             numbers = {node.id: number for number, node in enumerate(self._nodes)}
             away = {node.id for node in snapshot.nodes_in_maintenance}
@@ -183,12 +184,19 @@ class SnapshotEngine:
     def _running_group(self, held: RunningJob) -> RequestGroup:
         """The request group of a running job."""
         nodes = max(1, len(held.places))
-        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb, nodes
+        gpus = held.gpus, held.gpu_milli
+        key = held.team, held.kind, held.preemptible, held.array, *gpus, held.cpus, held.memory_mb, nodes
         if (group := self._holdings.get(key)) is None:
             owner = QuotaOwner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
             if held.gpus % nodes:  # a job of another scheduler may hold different numbers of GPUs on its nodes
                 nodes = 1
-            need = ResourceRequest(nodes=nodes, gpus=held.gpus // nodes, cpus=held.cpus, memory_mb=held.memory_mb)
+            need = ResourceRequest(
+                nodes=nodes,
+                gpus=held.gpus // nodes,
+                gpu_milli=held.gpu_milli,
+                cpus=held.cpus,
+                memory_mb=held.memory_mb,
+            )
             group = self._holdings[key] = self._request_group(need, owner)
         return group
 
@@ -197,8 +205,12 @@ class SnapshotEngine:
             need = replace(need, pool=owner.team)
         return self.engine.request_group(need, owner, owner.team)
 
-    def _limit_to_missing(self, number: int, gpus: int) -> int:
-        """GPUs to give back to a node: at most those missing there, because the node may have lost some since."""
+    def _gpus_to_give_back(self, held: RunningJob, number: int, gpus: int) -> int:
+        """GPUs to give back to a node: at most those missing there, because the node may have lost some since. For a
+        share: the position of its GPU.
+        """
+        if held.gpu_milli:
+            return shared_position(self._nodes[number], held.shared_gpu)
         gpus = min(gpus, self._missing[number])
         self._missing[number] -= gpus
         return gpus
@@ -226,7 +238,9 @@ class SnapshotEngine:
             _set_contract(job, held)
             self._adopted[number] = held
             places = tuple(
-                (at[node], self._limit_to_missing(at[node], gpus)) for node, gpus in held.places.items() if node in at
+                (at[node], self._gpus_to_give_back(held, at[node], gpus))
+                for node, gpus in held.places.items()
+                if node in at
             )
             resources.add_existing_job(places, job.group.need)
             adopted.append((job, places))
@@ -241,12 +255,7 @@ class SnapshotEngine:
         they have stopped, and no other job is stopped in the meantime.
         """
         engine = self.engine
-        free = UnclaimedResources(
-            [len(node.free_gpus) for node in self._nodes],
-            [node.free_cpus for node in self._nodes],
-            [node.free_memory_mb for node in self._nodes],
-        )
-        turn = settle_turn(engine, free)
+        turn = settle_turn(engine, self._free_before)
         engine.started_jobs[:], engine.stopped_jobs[:] = turn.starts, turn.stops
         stopped, delayed = turn.stops, [*turn.delayed, *(job for job, _ in engine.claims)]
         new = [job for job in stopped if not job.stopping]

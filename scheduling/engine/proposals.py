@@ -13,6 +13,7 @@ from datetime import timedelta
 from itertools import islice
 
 from jobs.core.gpu_models import accepts_model, gpu_models, models_text
+from jobs.core.gpu_shares import WHOLE_GPU, format_gpus
 from jobs.core.slurm_notation import format_count, format_duration, format_memory
 from scheduling.engine.blockers import CanSeeTeam, job_label
 from scheduling.engine.changes import (
@@ -33,7 +34,7 @@ from scheduling.engine.changes import (
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
 from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
-from scheduling.engine.resources import GpuPlacement
+from scheduling.engine.resources import GpuPlacement, shared_position
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import expected_end
 
@@ -65,9 +66,9 @@ class ChangeProposals:
     def _has_placement(self, need: ResourceRequest) -> bool:
         return self._engine.place(self._resources, need, self._resources.matching_nodes(need)) is not None
 
-    def _quota_admits(self, gpus: int) -> bool:
+    def _quota_admits(self, milli: int) -> bool:
         quota_usage, obtainable = self._engine.quota_usage, self._engine.owner_resources.free_gpus
-        return quota_usage is None or quota_usage.refuse(QuotaOwner.of(self._job), gpus, obtainable=obtainable) is None
+        return quota_usage is None or quota_usage.refuse(QuotaOwner.of(self._job), milli, obtainable=obtainable) is None
 
     def _owner_change(
         self, kind: str, cost: float, phrase: str, request: Mapping[str, object], **fields: object
@@ -98,7 +99,7 @@ class ChangeProposals:
         yield from self._less_cpu_memory()
 
     def _would_start(self, need: ResourceRequest) -> bool:
-        return self._quota_admits(need.total_gpus) and self._has_placement(need)
+        return self._quota_admits(need.charged_milli) and self._has_placement(need)
 
     def _less_cpu_memory(self) -> Iterator[SuggestedChange]:
         """Propose fewer CPUs or less memory, if only these keep the request from fitting."""
@@ -138,7 +139,7 @@ class ChangeProposals:
 
     def _other_terms(self) -> Iterator[SuggestedChange]:
         job = self._job
-        if not job.preemptible:
+        if not job.preemptible and not self._need.gpu_milli:
             request = {"preemptible": True}
             yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it were preemptible", request, preemptible=True)
         ahead = [other.priority for other in self._snapshot.waiting if other.id != job.id and not other.hold]
@@ -192,16 +193,19 @@ class ChangeProposals:
     def _quota_excess(self, quota: QuotaView) -> int:
         if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
             return 0
-        return self._gpus_under_quota(quota) + self._need.total_gpus - quota.gpus
+        """GPUs by which the job would exceed the quota, rounded up, because quotas are whole GPUs."""
+        return -(-(self._milli_under_quota(quota) + self._need.charged_milli) // WHOLE_GPU) - quota.gpus
 
-    def _gpus_under_quota(self, quota: QuotaView) -> int:
-        """GPUs that count against the quota: of running jobs and of jobs started in this turn."""
+    def _milli_under_quota(self, quota: QuotaView) -> int:
+        """What counts against the quota: running jobs and jobs started in this turn."""
         usage = [
-            (QuotaOwner.of(waiting), job.gpus) for job, waiting in self._snapshot_engine.jobs if job.places is not None
+            (QuotaOwner.of(waiting), job.group.charged_milli)
+            for job, waiting in self._snapshot_engine.jobs
+            if job.places is not None
         ]
-        usage += [(running_job_owner(job), job.gpus) for job in self._snapshot.running]
-        counted = [(owner, gpus) for owner, gpus in usage if owner.team == quota.team and not owner.preemptible]
-        return sum(gpus for owner, gpus in counted if quota.kind in (None, owner.kind))
+        usage += [(running_job_owner(job), job.charged_milli) for job in self._snapshot.running]
+        counted = [(owner, milli) for owner, milli in usage if owner.team == quota.team and not owner.preemptible]
+        return sum(milli for owner, milli in counted if quota.kind in (None, owner.kind))
 
     def _node_openings(self) -> Iterator[SuggestedChange]:
         """Propose to open as many closed nodes as the request lacks."""
@@ -228,7 +232,7 @@ class ChangeProposals:
     def _is_useful_node(self, closed: ClosedNode) -> bool:
         node, need = closed.node, self._need
         return (
-            len(node.free_gpus) >= need.gpus
+            len(node.free_gpus) >= (need.gpus or int(need.gpu_milli > 0))
             and node.free_cpus >= need.cpus
             and node.free_memory_mb >= need.memory_mb
             and accepts_model(need.gpu_model, node.gpu_model)
@@ -246,7 +250,9 @@ class ChangeProposals:
         for job in alone:
             any_alone = True
             label = job_label(job.name, job.team, self._sees)
-            yield self._end_change([job], f"{label} ({format_count(job.gpus, 'GPU')}{self._time_left_text(job)}) ended")
+            yield self._end_change(
+                [job], f"{label} ({format_gpus(job.charged_milli)}{self._time_left_text(job)}) ended"
+            )
         if not any_alone and (earliest := self._earliest_ends(by_end)):
             last = self._time_left_text(earliest[-1]).replace(", ", ", the last ", 1)
             yield self._end_change(earliest, f"the {len(earliest)} jobs that end first had ended{last}")
@@ -281,24 +287,27 @@ class ChangeProposals:
 
     def _would_start_after(self, jobs: list[RunningJob]) -> bool:
         """Whether the job would start after these have ended. Releases their resources, checks and takes them again."""
-        if len(jobs) == 1 and not self._quota_admits(self._need.total_gpus) and jobs[0].team != self._job.team:
+        if len(jobs) == 1 and not self._quota_admits(self._need.charged_milli) and jobs[0].team != self._job.team:
             return False
         released = [self._release_job(job) for job in jobs]
         enough = self._would_start(self._need)
         for job, places in zip(jobs, released, strict=True):
             self._resources.take(places, _held_resources(job))
             if self._engine.quota_usage:
-                self._engine.quota_usage.add(running_job_owner(job), job.gpus, 1)
+                self._engine.quota_usage.add(running_job_owner(job), job.charged_milli, 1)
         return enough
 
     def _release_job(self, job: RunningJob) -> GpuPlacement:
         """Release the job's resources: per node at most the GPUs missing there, because records may be wrong."""
         resources, number = self._resources, self._number
         held = [(number[node], gpus) for node, gpus in job.places.items() if node in number]
-        places = tuple((node, min(gpus, resources.nodes[node].gpus - resources.free[node])) for node, gpus in held)
+        if job.gpu_milli:
+            places = tuple((node, shared_position(resources.nodes[node], job.shared_gpu)) for node, _ in held)
+        else:
+            places = tuple((node, min(gpus, resources.nodes[node].gpus - resources.free[node])) for node, gpus in held)
         resources.give(places, _held_resources(job))
         if self._engine.quota_usage:
-            self._engine.quota_usage.add(running_job_owner(job), job.gpus, -1)
+            self._engine.quota_usage.add(running_job_owner(job), job.charged_milli, -1)
         return places
 
 
@@ -307,7 +316,7 @@ def running_job_owner(job: RunningJob) -> QuotaOwner:
 
 
 def _held_resources(job: RunningJob) -> ResourceRequest:
-    return ResourceRequest(gpus=job.gpus, cpus=job.cpus, memory_mb=job.memory_mb)
+    return ResourceRequest(gpus=job.gpus, gpu_milli=job.gpu_milli, cpus=job.cpus, memory_mb=job.memory_mb)
 
 
 def approximate_duration(seconds: float) -> str:

@@ -5,16 +5,18 @@ A set of nodes is an integer, bit n for node n. `by_free[g]` is the set of usabl
 the GPU indices at the end, because all GPUs of a node are equal to a policy.
 
 A GPU is shared while jobs hold thousandths of it (`ResourceRequest.gpu_milli`). Then it is not free for whole-GPU jobs,
-and `shared` has what is left of it.
+and `shared` has what is left of it. A position in `shared` stays the same GPU until it is wholly free again, also in
+copies for other times, where jobs have ended or start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from jobs.core.gpu_models import accepts_model
+from jobs.core.gpu_shares import WHOLE_GPU, is_whole_shards
 from scheduling.engine.cluster import NodeView, ResourceRequest
 
 NodeSet = int  # a set of nodes
@@ -25,7 +27,6 @@ ALL_NODES: NodeSet = -1
 BITS_OF_BYTE: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
 LEAF_KEY = attrgetter("pod", "leaf", "nic_type")
 MAX_CACHED_SHAPES = 16
-WHOLE_GPU: Final = 1000  # thousandths
 
 
 class NodeResources:
@@ -60,7 +61,9 @@ class NodeResources:
         self._ample: dict[tuple[int, int], NodeSet] = {}
         # Node -> free thousandths of each of its shared GPUs. One that is wholly free again counts as a free GPU, and
         # the next share that needs a GPU takes its position
-        self.shared: dict[int, list[int]] = {}
+        self.shared: dict[int, list[int]] = {
+            number: [left for _, left in node.shared_gpus] for number, node in enumerate(self.nodes) if node.shared_gpus
+        }
         self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
     def _index_free_nodes(self) -> None:
@@ -190,7 +193,7 @@ class NodeResources:
         """Take (negative) or release thousandths of one shared GPU."""
         number, position = place
         left = self.shared.setdefault(number, [])
-        if position == len(left):
+        while position >= len(left):
             left.append(WHOLE_GPU)
         before = left[position]
         left[position] = after = before + thousandths
@@ -227,7 +230,7 @@ class NodeResources:
 
     def matching_nodes(self, need: ResourceRequest) -> NodeSet:
         """The nodes with the requested hardware, regardless of what is free on them."""
-        if not need.gpu_model and not need.nic_type and not need.node:
+        if not need.gpu_model and not need.nic_type and not need.node and not need.gpu_milli:
             return ALL_NODES
         return sum(
             1 << number
@@ -235,6 +238,7 @@ class NodeResources:
             if accepts_model(need.gpu_model, node.gpu_model)
             and need.nic_type in ("", node.nic_type)
             and need.node in ("", node.name)
+            and (not need.gpu_milli or is_whole_shards(need.gpu_milli, node.shards_per_gpu))
         )
 
     def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
@@ -285,6 +289,40 @@ class NodeResources:
             found[WHOLE_GPU] = left.index(WHOLE_GPU) if WHOLE_GPU in left else len(left)
         return sorted(found.items())
 
+    def left_on_gpu(self, number: int, position: int) -> int:
+        """The thousandths that a share may take at this position."""
+        left = self.shared.get(number, [])
+        if position < len(left) and left[position] < WHOLE_GPU:
+            return left[position]
+        return WHOLE_GPU if self.free[number] else 0
+
+    def has_same_shares(self, other: NodeResources) -> bool:
+        """Whether equally much is left on the shared GPUs."""
+        return all(
+            self.left_on_gpu(number, position) == other.left_on_gpu(number, position)
+            for number in {*self.shared, *other.shared}
+            for position in range(max(len(self.shared.get(number, ())), len(other.shared.get(number, ()))))
+        )
+
+    def has_free(self, places: GpuPlacement, need: ResourceRequest) -> bool:
+        """Whether everything that this placement takes is free."""
+        for number, gpus in places:
+            if self.cpus[number] < need.cpus or self.memory_mb[number] < need.memory_mb:
+                return False
+            if need.gpu_milli:
+                if self.left_on_gpu(number, gpus) < need.gpu_milli:
+                    return False
+            elif self.free[number] < gpus:
+                return False
+        return True
+
+    def take_if_free(self, places: GpuPlacement, need: ResourceRequest) -> bool:
+        """Take a placement. False if it is not all free; then nothing is taken."""
+        if not self.has_free(places, need):
+            return False
+        self.take(places, need)
+        return True
+
     def free_gpus_among(self, among: NodeSet) -> int:
         return sum(free * (nodes & among).bit_count() for free, nodes in enumerate(self.by_free))
 
@@ -330,13 +368,41 @@ def node_list(nodes: NodeSet) -> list[int]:
     return numbers
 
 
-def assign_gpu_indices(
-    resources: NodeResources, places: GpuPlacement, free: Mapping[int, list[int]]
-) -> dict[int, tuple[int, ...]]:
-    """Node id -> GPU indices, the lowest free ones first. Removes them from `free`, which is keyed by node number."""
-    chosen = {}
-    for number, gpus in places:
-        free_indices = free[number]
-        chosen[resources.nodes[number].id] = tuple(free_indices[:gpus])
-        del free_indices[:gpus]
-    return chosen
+def shared_position(node: NodeView, gpu: int) -> int:
+    """The position in `NodeResources.shared` of a GPU that shares hold."""
+    return next(position for position, (index, _) in enumerate(node.shared_gpus) if index == gpu)
+
+
+class GpuIndices:
+    """The indices of the GPUs that the starts of a turn get, the lowest free ones first."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self._nodes = nodes
+        self._free: dict[int, list[int]] = {}  # by node number
+        self._shared: dict[tuple[int, int], int] = {}  # GPUs that a share of this turn is the first to hold
+
+    def take(self, places: GpuPlacement, need: ResourceRequest) -> dict[int, tuple[int, ...]]:
+        """Node id -> GPU indices of a placement; of a share, the one GPU that it is on."""
+        chosen: dict[int, tuple[int, ...]] = {}
+        for number, gpus in places:
+            if need.gpu_milli:
+                chosen[self._nodes[number].id] = (self._shared_gpu(number, gpus),)
+            else:
+                chosen[self._nodes[number].id] = self._take_free(number, gpus)
+        return chosen
+
+    def _shared_gpu(self, number: int, position: int) -> int:
+        known = self._nodes[number].shared_gpus
+        if position < len(known):
+            return known[position][0]
+        if (gpu := self._shared.get((number, position))) is None:
+            (gpu,) = self._take_free(number, 1)
+            self._shared[number, position] = gpu
+        return gpu
+
+    def _take_free(self, number: int, gpus: int) -> tuple[int, ...]:
+        if (free := self._free.get(number)) is None:
+            free = self._free[number] = sorted(self._nodes[number].free_gpus)
+        chosen = tuple(free[:gpus])
+        del free[:gpus]
+        return chosen

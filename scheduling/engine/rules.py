@@ -110,7 +110,7 @@ class PolicyRules:
         """Set the `key` of a job that has run since `began`: its rank then, changed at `next_rank_change`."""
         job.key = self.rank(job, job.began)
         while (at := self.next_rank_change(job, job.since)) is not None and (at := whole_second(at)) <= now:
-            job.attained += job.group.gpus * (at - job.since)
+            job.attained += job.group.charged_gpus * (at - job.since)
             job.since = at
             self.on_rank_change(job, at)
             job.key = self.rank(job, at)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from jobs.core.gpu_shares import WHOLE_GPU, gpu_number
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, CanSeeTeam, Holder, gate_blockers
 from scheduling.engine.changes import SuggestedChange, find_waiting_job
@@ -104,7 +105,8 @@ class _BlockerDetails:
         """GPUs by which this job would exceed the quota; 0 or less if it fits or the quota does not apply."""
         if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
             return 0
-        return sum(job.gpus for job in self._jobs_under_quota(quota)) + self._job.need.total_gpus - quota.gpus
+        held = sum(job.charged_milli for job in self._jobs_under_quota(quota))
+        return -(-(held + self._job.need.charged_milli) // WHOLE_GPU) - quota.gpus
 
     def _jobs_on_matching_nodes(self) -> list[RunningJob]:
         """Jobs that run on nodes on which this job could run."""
@@ -120,7 +122,7 @@ class _BlockerDetails:
             if other.id == self._job.id:
                 break
             before.append(other)
-        gpus = sum(job.need.total_gpus for job in before)
+        gpus = gpu_number(sum(job.need.charged_milli for job in before))
         more = (
             f" In total, {format_count(len(before), 'job')} with {format_count(gpus, 'GPU')} are ahead."
             if len(before) > 1
@@ -145,13 +147,11 @@ class _BlockerDetails:
             by_team.setdefault(one.team, []).append(one)
         hidden = [one for one in holders if not one.team]
         groups = [*((team, by_team[team]) for team in sorted(by_team)), *([("", hidden)] if hidden else [])]
-        grouped = [
-            Holder(team=team, jobs=len(members), gpus=sum(one.gpus for one in members)) for team, members in groups
-        ]
+        grouped = [Holder(team=team, jobs=len(members), gpus=_sum_of_gpus(members)) for team, members in groups]
         return (*visible[:MAX_NAMED_HOLDERS], *grouped)
 
     def _holder(self, job: RunningJob | WaitingJob) -> Holder:
-        gpus = job.gpus if isinstance(job, RunningJob) else job.need.total_gpus
+        gpus = gpu_number(job.charged_milli if isinstance(job, RunningJob) else job.need.charged_milli)
         if not self._sees(job.team):
             return Holder(gpus=gpus)
         ends_at = expected_end_at = None
@@ -161,3 +161,7 @@ class _BlockerDetails:
         return Holder(
             gpus=gpus, job=job.name, title=job.title, team=job.team, ends_at=ends_at, expected_end_at=expected_end_at
         )
+
+
+def _sum_of_gpus(holders: Iterable[Holder]) -> float:
+    return gpu_number(sum(round(one.gpus * WHOLE_GPU) for one in holders))

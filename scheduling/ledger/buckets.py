@@ -13,6 +13,9 @@ Precedence, per GPU:
   4  free            no job waited · reserved idle: a job waited that fits on this node, so the order kept it free ·
                      fragmented: jobs waited, and the free GPUs of this node were too few for each of them
 
+A share of a GPU counts its thousandths. What is left of a shared GPU is fragmented while a job waits, because no job
+that needs a whole GPU can use it, and free otherwise.
+
 The cost is n log n in the intervals of a node, once per set of GPUs with the same history (usually one or two per
 node).
 """
@@ -29,6 +32,7 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 from jobs.core.gpu_models import accepts_model
+from jobs.core.gpu_shares import WHOLE_GPU
 
 VERSION = "2"  # version of these rules, stored with the figures
 
@@ -74,13 +78,31 @@ class BucketInterval(NamedTuple):
 
 
 class GpuAllocation(NamedTuple):
-    """An attempt on GPUs of one node. `unplaced_gpus` is their number if the indices are unknown."""
+    """An attempt on GPUs of one node. `unplaced_gpus` is their number if the indices are unknown; `milli` how many
+    thousandths of each it holds.
+    """
 
     attempt: int
     start: int
     end: int
     gpus: tuple[int, ...] = ()
     unplaced_gpus: int = 0
+    milli: int = WHOLE_GPU
+
+
+class SharedGpu(NamedTuple):
+    """A GPU of which these attempts hold shares."""
+
+    holders: tuple[GpuAllocation, ...]
+
+    def parts(self) -> Iterator[tuple[GpuAllocation | None, int, int]]:
+        """The holders and what is left (None), as ranges of the thousandths. Contradictory rows get what is left."""
+        begin = 0
+        for holder in self.holders:
+            end = min(begin + holder.milli, WHOLE_GPU)
+            yield holder, begin, end
+            begin = end
+        yield None, begin, WHOLE_GPU
 
 
 class WaitInterval(NamedTuple):
@@ -123,6 +145,16 @@ class LedgerEntry(NamedTuple):
     node: str
     attempt: int | None = None
     cause: str = ""
+
+
+def share_us(start: int, end: int, first: int, last: int) -> int:
+    """The GPU-microseconds of the thousandths from `first` to before `last`, in a period.
+
+    Rounded so that adjacent periods and adjacent ranges add up exactly.
+    """
+    return (end * last // WHOLE_GPU - end * first // WHOLE_GPU) - (
+        start * last // WHOLE_GPU - start * first // WHOLE_GPU
+    )
 
 
 LayerValue = TypeVar("LayerValue")
@@ -244,6 +276,12 @@ def _node_entries(
             if isinstance(layer, BucketInterval):
                 sums[window, layer.bucket, None, layer.cause] += (until - since) * gpus
                 continue
+            if isinstance(layer, SharedGpu):
+                for holder in layer.holders:
+                    if holder.attempt not in timelines:
+                        timelines[holder.attempt] = _attempt_timeline(intervals.get(holder.attempt, ()), start, end)
+                _add_shared_gpu(sums, layer, timelines, smallest_waiting, (window, since, until))
+                continue
             if layer.attempt not in timelines:
                 timelines[layer.attempt] = _attempt_timeline(intervals.get(layer.attempt, ()), start, end)
             for bucket, cause, spent in timelines[layer.attempt].sums_within(since, until):
@@ -253,9 +291,30 @@ def _node_entries(
         yield LedgerEntry(window, gpu_us, bucket, node.name, attempt, cause)
 
 
-def _lane_parts(
-    node: NodeHistory, start: int, end: int
-) -> Iterator[tuple[int, int, BucketInterval | GpuAllocation, int]]:
+def _add_shared_gpu(
+    sums: Counter[EntryKey],
+    gpu: SharedGpu,
+    timelines: Mapping[int, AttemptTimeline],
+    smallest_waiting: IntervalTimeline | None,
+    period: tuple[int, int, int],
+) -> None:
+    window, since, until = period
+    for holder, first, last in gpu.parts():
+        if holder:
+            for low, high, interval in timelines[holder.attempt].timeline.within(since, until):
+                key = window, interval.bucket, holder.attempt, interval.cause
+                sums[key] += share_us(low, high, first, last)
+        elif smallest_waiting is None:
+            sums[window, Bucket.FREE, None, ""] += share_us(since, until, first, last)
+        else:
+            for low, high, waiting in smallest_waiting.within(since, until):
+                sums[window, waiting.bucket, None, ""] += share_us(low, high, first, last)
+
+
+NodeLayer = BucketInterval | GpuAllocation | SharedGpu
+
+
+def _lane_parts(node: NodeHistory, start: int, end: int) -> Iterator[tuple[int, int, NodeLayer, int]]:
     """What covered each group of GPUs with equal history: start, end, the covering layer, number of GPUs."""
     for spans, holdings, gpus in _gpu_lanes(node, start, end):
         for since, until in spans:
@@ -263,15 +322,30 @@ def _lane_parts(
                 yield low, high, layer, gpus
 
 
-def _gpu_layers(
-    node: NodeHistory, holdings: Iterable[GpuAllocation]
-) -> Iterator[TimelineLayer[BucketInterval | GpuAllocation]]:
+def _gpu_layers(node: NodeHistory, holdings: Sequence[GpuAllocation]) -> Iterator[TimelineLayer[NodeLayer]]:
     for interval in node.spells:
         yield TimelineLayer(
             interval.start, interval.end, (0 if interval.bucket == Bucket.DOWN else 2, interval.start), interval
         )
     for holding in holdings:
-        yield TimelineLayer(holding.start, holding.end, (1, -holding.start, -holding.attempt), holding)
+        if holding.milli == WHOLE_GPU:
+            yield TimelineLayer(holding.start, holding.end, (1, -holding.start, -holding.attempt), holding)
+    yield from _share_layers([holding for holding in holdings if holding.milli < WHOLE_GPU])
+
+
+def _share_layers(shares: Sequence[GpuAllocation]) -> Iterator[TimelineLayer[NodeLayer]]:
+    """The shares of one GPU as layers, from each change of its holders to the next."""
+    numbered = list(enumerate(shares))  # rows may be equal
+    changes = sorted([(one.start, 1, n) for n, one in numbered] + [(one.end, 0, n) for n, one in numbered])
+    holders: dict[int, GpuAllocation] = {}
+    for (at, starts, number), (until, _, _) in pairwise(changes):
+        if starts:
+            holders[number] = shares[number]
+        else:
+            del holders[number]
+        if until > at and holders:
+            newest = max(holders.values(), key=lambda one: (one.start, one.attempt))
+            yield TimelineLayer(at, until, (1, -newest.start, -newest.attempt), SharedGpu(tuple(holders.values())))
 
 
 def _gpu_lanes(

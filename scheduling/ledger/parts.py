@@ -127,7 +127,7 @@ def _wall_us_by_window(runs: Iterable[JobLifetime], edges: Sequence[int]) -> Cou
     wall: Counter[int] = Counter()
     for run in runs:
         for window, low, high in windows_within(edges, run.start, run.end):
-            wall[window] += run.gpus * (high - low)
+            wall[window] += run.gpu_us(low, high)
     return wall
 
 

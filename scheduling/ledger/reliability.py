@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduling.ledger.buckets import HELD_BUCKETS, Bucket
+from scheduling.ledger.buckets import HELD_BUCKETS, Bucket, share_us
 
 LOST_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW)
 CLOSED_BUCKETS = (Bucket.DRAINED, Bucket.DOWN)
@@ -27,8 +27,13 @@ class JobLifetime:
 
     job: int
     gpus: int
+    gpu_milli: int = 0  # thousandths of a GPU, instead of whole ones
     start: int
     end: int
+
+    def gpu_us(self, start: int, end: int) -> int:
+        """Its GPU-microseconds in a period within its life. Those of two halves add up to those of the whole."""
+        return self.gpus * (end - start) + share_us(start, end, 0, self.gpu_milli)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,8 @@ def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, en
 
 def wall_gpu_us(runs: Iterable[JobLifetime], start: int, end: int) -> int:
     """GPU-microseconds of the runs within a window, with their waits between attempts."""
-    return sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
+    within = ((run, max(run.start, start), min(run.end, end)) for run in runs)
+    return sum(run.gpu_us(low, high) for run, low, high in within if low < high)
 
 
 def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:

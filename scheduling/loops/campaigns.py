@@ -214,7 +214,7 @@ def _may_start(job: Job) -> bool:
     node = Node.objects.filter(cluster=job.cluster_id, name=job.required_node).first()
     if node is None or not node.is_schedulable:
         return False
-    held = node.allocations.filter(released_at=None, gpu__isnull=False).count()
+    held = node.allocations.filter(released_at=None, gpu__isnull=False).values("gpu").distinct().count()
     return node.gpus - held - len(node.foreign_gpus) >= job.gpus_per_node
 
 

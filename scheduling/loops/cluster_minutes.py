@@ -13,11 +13,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import F, Sum
+from django.db.models import Sum
 
 from jobs.actions.retention import delete_all
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.telemetry_math import interval_start
 from jobs.models import MINUTE_RETENTION, ClusterMinute, Job, Resolution
+from jobs.models.job import CHARGED_MILLI
 from jobs.queries.cluster_summary import ClusterSummary, cluster_summaries
 
 ONE_MINUTE = timedelta(minutes=1)
@@ -69,7 +71,7 @@ def _gpu_utilization(now: datetime) -> dict[int, float]:
 
 def _waiting_gpus() -> dict[int, int]:
     rows = Job.objects.waiting().order_by().values_list("cluster")
-    return dict(rows.annotate(gpus=Sum(F("nodes") * F("gpus_per_node"))))
+    return {cluster: -(-milli // WHOLE_GPU) for cluster, milli in rows.annotate(milli=Sum(CHARGED_MILLI))}
 
 
 def delete_old_minutes(now: datetime) -> int:

@@ -27,6 +27,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from jobs.actions.retention import delete_all
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.telemetry_math import interval_start
 from jobs.models import (
     ENERGY_RETENTION,
@@ -145,13 +146,15 @@ def _holds(nodes: Sequence[int], since: datetime, until: datetime) -> dict[int, 
     rows: Any = Allocation.objects.filter(
         Q(released_at=None) | Q(released_at__gt=since), attempt__in=live, node__in=nodes, held_at__lt=until
     ).order_by()
-    columns = ("node", "attempt", "gpu", "held_at", "released_at", "attempt__job__gpus_per_node")
+    columns = ("node", "attempt", "gpu", "share", "held_at", "released_at", "attempt__job__gpus_per_node")
     holds: dict[int, list[GpuHold]] = defaultdict(list)
-    for node, attempt, gpu, held, released, requested in rows.values_list(*columns):
+    for node, attempt, gpu, milli, held, released, requested in rows.values_list(*columns):
         if gpu is not None or requested:
-            end_s = (released or until).timestamp()
+            start_s, end_s = held.timestamp(), (released or until).timestamp()
             gpus = 1 if gpu is not None else requested
-            holds[node].append(GpuHold(attempt=attempt, gpu=gpu, start_s=held.timestamp(), end_s=end_s, gpus=gpus))
+            holds[node].append(
+                GpuHold(attempt=attempt, gpu=gpu, start_s=start_s, end_s=end_s, gpus=gpus, share=milli / WHOLE_GPU)
+            )
     return holds
 
 

@@ -105,7 +105,10 @@ def _allocate_starts(
     placements = [
         JobPlacement(
             job_id=start.job_id,
-            places=[NodeGpus(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()],
+            places=[
+                NodeGpus(node_id=node, name=names[node], gpus=gpus, gpu_milli=start.gpu_milli)
+                for node, gpus in start.places.items()
+            ],
             why=start.why,
         )
         for start in starts

@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 # precision of short attempts, where 1 - exp(-x) would lose most digits. PostgreSQL raises an error for numbers that are
 # too large or too small for a float, so only 64 half-lives of an attempt count, and no exponent is below -600
 DECAYED_ATTEMPT = """
-j.nodes::float8 * j.gpus_per_node * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
+(j.nodes::float8 * j.gpus_per_node + j.gpu_milli / 1000.0) * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
   * exp(greatest(-600, -%(rate)s * (extract(epoch FROM %(now)s - e.till)::float8 + s.ran / 2)))
 """
 ATTEMPT_TIMES = """

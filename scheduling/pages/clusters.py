@@ -59,7 +59,7 @@ class ClusterSettingsForm(forms.ModelForm):
         fields = (
             *("title", *CONNECTION_FIELDS, "checkpoint_root"),
             *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price", "kwh_price", "co2_g_per_kwh"),
-            "usage_half_life_hours",
+            *("usage_half_life_hours", "gpu_share_kinds"),
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),
         )

@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from jobs.actions.journal import Author
+from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, clock
 from jobs.models.permissions import Caller
 from jobs.templatetags.acme import age
@@ -90,7 +91,7 @@ class ChangedJob:
 
     change: JobChange
     job: WaitingJob | None
-    gpus: int
+    gpus: float
 
     @property
     def places_text(self) -> str:
@@ -135,7 +136,7 @@ def _changed_jobs(preview: PolicyPreview, teams: Collection[str] | None) -> list
         ChangedJob(
             change=change,
             job=jobs[change.job_id] if teams is None or jobs[change.job_id].team in teams else None,
-            gpus=jobs[change.job_id].need.total_gpus,
+            gpus=gpu_number(jobs[change.job_id].need.charged_milli),
         )
         for change in preview.queue.changed
     ]

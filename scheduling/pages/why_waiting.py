@@ -44,7 +44,7 @@ def wait_page(request: HttpRequest, public_id: str) -> HttpResponse:
 class HolderText:
     """What holds resources: one job with a link, or the number of jobs that are not named."""
 
-    gpus: int
+    gpus: float
     job: Holder | None
     others: str
 

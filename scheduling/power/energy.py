@@ -57,13 +57,16 @@ class EnergyBasis(Enum):
 
 
 class GpuHold(NamedTuple):
-    """A GPU of a node that an attempt held. `gpu` is None if its index is unknown; then `gpus` are held."""
+    """A GPU of a node that an attempt held, or a part of it (`share`). `gpu` is None if its index is unknown; then
+    `gpus` are held.
+    """
 
     attempt: int
     gpu: int | None
     start_s: float
     end_s: float
     gpus: int = 1
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,7 @@ class _GpuOwners:
         for hold in sorted(holds, key=lambda one: one.start_s):
             (self._unplaced if hold.gpu is None else self._placed[hold.gpu]).append(hold)
         self._starts = {gpu: [hold.start_s for hold in held] for gpu, held in self._placed.items()}
+        self._with_shares = {gpu for gpu, held in self._placed.items() if any(hold.share < 1.0 for hold in held)}
 
     def add(
         self, sums: dict[EnergyKey, EnergySums], gpu: int, start_s: float, end_s: float, used: Used, host_j: float
@@ -198,6 +202,9 @@ class _GpuOwners:
 
     def _pieces(self, gpu: int, start_s: float, end_s: float) -> Iterator[tuple[float, float, int | None, float]]:
         """The time in pieces, as (start, end, attempt, share of the GPU)."""
+        if gpu in self._with_shares:
+            yield from self._pieces_of_shares(gpu, start_s, end_s)
+            return
         now, held = start_s, self._placed.get(gpu, ())
         first = max(0, bisect_right(self._starts.get(gpu, ()), start_s) - 1)
         for hold in held[first:]:
@@ -209,6 +216,23 @@ class _GpuOwners:
                 yield low, high, hold.attempt, 1.0
                 now = high
         yield from self._shared(now, end_s)
+
+    def _pieces_of_shares(
+        self, gpu: int, start_s: float, end_s: float
+    ) -> Iterator[tuple[float, float, int | None, float]]:
+        """The exporter measures whole GPUs, so each attempt gets the part that it holds, and the rest is idle."""
+        held = [hold for hold in self._placed[gpu] if hold.start_s < end_s and hold.end_s > start_s]
+        edges = {edge for hold in held for edge in (hold.start_s, hold.end_s) if start_s < edge < end_s}
+        for low, high in pairwise(sorted({start_s, end_s} | edges)):
+            here = [hold for hold in held if hold.start_s <= low and hold.end_s >= high]
+            if not here:
+                yield from self._shared(low, high)
+                continue
+            whole = max(1.0, sum(hold.share for hold in here))
+            for hold in here:
+                yield low, high, hold.attempt, hold.share / whole
+            if (rest := 1.0 - sum(hold.share for hold in here) / whole) > 1e-9:
+                yield low, high, None, rest
 
     def _shared(self, start_s: float, end_s: float) -> Iterator[tuple[float, float, int | None, float]]:
         """Time in which no attempt held this GPU by its index."""

@@ -37,7 +37,7 @@ SELECT t.name, sum(part.used) FROM (
 SELECT_ATTAINED = """
 SELECT j.id, served.s FROM jobs_job j CROSS JOIN LATERAL (
   SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
-          * j.nodes * j.gpus_per_node)::float8 AS s
+          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s
   FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
 ) served
 WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
@@ -47,7 +47,7 @@ WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS N
 SELECT_USED_PER_WINDOW = """
 WITH windows AS (SELECT %(edges)s::timestamptz[] AS edges)
 SELECT t.name, n, sum(
-  j.nodes::float8 * j.gpus_per_node * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
+  (j.nodes::float8 * j.gpus_per_node + j.gpu_milli / 1000.0) * 2 / %(rate)s * sinh(%(rate)s / 2 * s.ran)
     * exp(greatest(-600, -%(rate)s * (extract(epoch FROM w.edges[n + 1] - e.till)::float8 + s.ran / 2)))
 )
 FROM windows w

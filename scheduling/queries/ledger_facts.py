@@ -100,7 +100,7 @@ def cluster_parts(
         waits=[
             *(wait for job in jobs.values() for wait in _waits(job, attempts.get(job.pk, ()), end)),
             *(
-                WaitInterval(wait.since, end, wait.gpus_per_node, wait.gpu_model)
+                WaitInterval(wait.since, end, wait.gpus_per_node or int(wait.gpu_milli > 0), wait.gpu_model)
                 for wait in ledger_rows.open_waits(cluster, until, NOT_ELIGIBLE_REASONS)
             ),
         ],
@@ -134,7 +134,9 @@ def _machine_failures(cluster: Cluster, since: datetime, until: datetime) -> lis
 def _runs(jobs: Iterable[JobRow], attempts: Mapping[int, Sequence[AttemptRow]], end: int) -> Iterable[JobLifetime]:
     for job in jobs:
         if tries := attempts.get(job.pk):
-            yield JobLifetime(job=job.pk, gpus=job.gpus, start=tries[0].promised, end=job.ended or end)
+            yield JobLifetime(
+                job=job.pk, gpus=job.gpus, gpu_milli=job.gpu_milli, start=tries[0].promised, end=job.ended or end
+            )
 
 
 def _job_recoveries(tries: Sequence[AttemptRow]) -> Iterable[tuple[int, JobRecovery]]:
@@ -153,7 +155,9 @@ def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[GpuAllocation
         over = row.released or max(end, row.held)
         unplaced = row.requested if row.foreign_id and not row.gpus else 0
         if row.gpus or unplaced:
-            by_node[row.node].append(GpuAllocation(row.attempt, row.held, over, tuple(sorted(row.gpus)), unplaced))
+            by_node[row.node].append(
+                GpuAllocation(row.attempt, row.held, over, tuple(sorted(row.gpus)), unplaced, row.milli)
+            )
     return by_node
 
 
@@ -307,12 +311,13 @@ def _attempt_interval(
 
 def _waits(job: JobRow, attempts: Sequence[AttemptRow], end: int) -> Iterable[WaitInterval]:
     since = max(job.submitted, job.eligible or job.submitted)
+    gpus = job.gpus_per_node or int(job.gpu_milli > 0)  # a share fits on a free GPU
     for attempt in attempts:
-        yield WaitInterval(since, attempt.promised, job.gpus_per_node, job.gpu_model)
+        yield WaitInterval(since, attempt.promised, gpus, job.gpu_model)
         since = attempt.ended or end
     kept_back = job.hold != HoldKind.NONE or Flag.REQUEUE_HOLD in job.flags or job.reason in NOT_ELIGIBLE_REASONS
     if job.state == State.PENDING and not kept_back:
-        yield WaitInterval(since, end, job.gpus_per_node, job.gpu_model)
+        yield WaitInterval(since, end, gpus, job.gpu_model)
 
 
 # --- states of nodes

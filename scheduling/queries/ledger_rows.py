@@ -43,6 +43,7 @@ class JobRow(NamedTuple):
     kind: str
     nodes: int
     gpus_per_node: int
+    gpu_milli: int
     gpu_model: str
     state: str
     hold: str
@@ -54,6 +55,7 @@ class JobRow(NamedTuple):
 
     @property
     def gpus(self) -> int:
+        """Whole ones."""
         return self.nodes * self.gpus_per_node
 
 
@@ -81,12 +83,14 @@ class AllocationRow(NamedTuple):
     released: int | None
     gpus: Sequence[int]  # empty: the indices are unknown
     requested: int
+    milli: int  # thousandths of each; 1000: whole GPUs
 
 
 class OpenWait(NamedTuple):
     """Waiting jobs that never started and request the same GPUs. Times are in microseconds since 1970."""
 
     gpus_per_node: int
+    gpu_milli: int
     gpu_model: str
     since: int  # of the one that has waited longest
 
@@ -96,7 +100,7 @@ def jobs_in_period(cluster: Cluster, since: datetime, until: datetime) -> list[J
     that have only waited so far (`open_waits`)."""
     rows = _jobs_in_period(
         cluster, since, until,
-        *("pk", "team", "kind", "nodes", "gpus_per_node", "gpu_model"),
+        *("pk", "team", "kind", "nodes", "gpus_per_node", "gpu_milli", "gpu_model"),
         *("state", "hold", "flags", "reason"),
         *(Microseconds("submitted_at"), Microseconds("begin_at"), Microseconds("ended_at")),
     )  # fmt: skip
@@ -130,7 +134,7 @@ def open_waits(cluster: Cluster, until: datetime, not_eligible: Sequence[str]) -
     jobs = Job.objects.waiting().filter(cluster=cluster, ended_at=None, submitted_at__lt=until, hold=HoldKind.NONE)
     jobs = jobs.exclude(flags__contains=[Flag.REQUEUE_HOLD]).exclude(reason__in=not_eligible)
     ready_at = Greatest("submitted_at", Coalesce("begin_at", "submitted_at"))
-    rows: Any = jobs.filter(~_has_attempt()).order_by().values_list("gpus_per_node", "gpu_model")
+    rows: Any = jobs.filter(~_has_attempt()).order_by().values_list("gpus_per_node", "gpu_milli", "gpu_model")
     return [OpenWait._make(row) for row in rows.annotate(since=Microseconds(Min(ready_at)))]
 
 
@@ -158,7 +162,9 @@ def allocations(attempts: Sequence[int]) -> list[AllocationRow]:
             *("attempt", "node", "attempt__job__foreign_id"), Microseconds("held_at"), Microseconds("released_at")
         )
         .annotate(
-            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]), requested=Max("attempt__job__gpus_per_node")
+            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]),
+            requested=Max("attempt__job__gpus_per_node"),
+            milli=Min("share"),
         )
     )
     return [AllocationRow._make(row) for row in rows]

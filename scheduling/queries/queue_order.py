@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
+from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, ClusterMode, Job
 from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
@@ -69,7 +70,7 @@ class QueueEntry:
     estimate: Estimate | None = None
     figure: str = ""  # by which the policy orders the job
     jobs: int = 1
-    gpus: int = 0
+    gpus: float = 0
 
     @property
     def last_rank(self) -> int:
@@ -85,7 +86,7 @@ class QueueView:
     at: datetime
     places: Sequence[QueueEntry]
     waiting: int
-    gpus: int
+    gpus: float
     more: int
     apart: Sequence[Job]
     apart_in_all: int
@@ -116,9 +117,9 @@ class QueueState:
         return {job.id: job for job in self.picture.waiting}
 
     @cached_property
-    def gpus(self) -> int:
+    def gpus(self) -> float:
         """GPUs requested by the jobs in the queue."""
-        return sum(self.waiting_jobs[pk].need.total_gpus for pk in self.order.line)
+        return gpu_number(sum(self.waiting_jobs[pk].need.charged_milli for pk in self.order.line))
 
     @cached_property
     def figures(self) -> OrderingFigures:
@@ -203,15 +204,17 @@ def _team_visibility(user: Any) -> Callable[[str], bool]:
     return (lambda team: True) if teams is None else teams.__contains__
 
 
-def _group_hidden_jobs(line: Iterable[WaitingJob], sees: Callable[[str], bool]) -> Iterator[tuple[int, int, int, int]]:
+def _group_hidden_jobs(
+    line: Iterable[WaitingJob], sees: Callable[[str], bool]
+) -> Iterator[tuple[int, int, int, float]]:
     """Yield (job id, rank, number of jobs, GPUs) per entry. The id is 0 for a group of hidden jobs."""
     first = 1
     for is_visible, group in groupby(line, lambda job: sees(job.team)):
         if is_visible:
             for job in group:
-                yield job.id, first, 1, job.need.total_gpus
+                yield job.id, first, 1, gpu_number(job.need.charged_milli)
                 first += 1
         else:
-            hidden = [job.need.total_gpus for job in group]
-            yield 0, first, len(hidden), sum(hidden)
+            hidden = [job.need.charged_milli for job in group]
+            yield 0, first, len(hidden), gpu_number(sum(hidden))
             first += len(hidden)

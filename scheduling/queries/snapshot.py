@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db.models import Count, FloatField, Func, Max, Sum
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
 from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
 from jobs.models import (
@@ -50,10 +51,12 @@ MAX_PAST_JOBS = 5000
 class NodeUsage:
     """The resources that live attempts use on one node."""
 
-    gpus: set[int] = field(default_factory=set)
+    gpus: set[int] = field(default_factory=set)  # also those of which shares are held
+    shared: dict[int, int] = field(default_factory=dict)  # GPU -> thousandths that shares hold
     cpus: int = 0
     memory_mb: int = 0
-    jobs: dict[int, int] = field(default_factory=dict)  # job id -> number of GPUs
+    jobs: dict[int, int] = field(default_factory=dict)  # job id -> number of whole GPUs
+    shares: dict[int, int] = field(default_factory=dict)  # job id -> the GPU of which it has a share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     held, live = usage_by_node(cluster)
     teams = dict(Team.objects.values_list("pk", "name"))
     places: dict[int, dict[int, int]] = defaultdict(dict)
+    shared_gpus = {job_id: gpu for on in held.values() for job_id, gpu in on.shares.items()}
     for node_id, on in held.items():
         for job_id, gpus in on.jobs.items():
             places[job_id][node_id] = gpus
@@ -96,7 +100,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
-        running=tuple(_running(cluster, teams, places, live, now, predictions)),
+        running=tuple(_running(cluster, teams, places, shared_gpus, live, now, predictions)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
@@ -146,14 +150,18 @@ def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[in
     held: dict[int, NodeUsage] = defaultdict(NodeUsage)
     holders = list(Allocation.objects.live().filter(node__cluster=cluster).gpus_by_attempt_and_node())
     attempts = _attempt_usages(cluster)
-    for attempt_id, node_id, indices in holders:
+    for attempt_id, node_id, indices, milli in holders:
         gpus = [gpu for gpu in indices if gpu is not None]
         on = held[node_id]
         on.gpus.update(gpus)
+        if milli < WHOLE_GPU:
+            on.shared.update((gpu, on.shared.get(gpu, 0) + milli) for gpu in gpus)
         if attempt_id not in attempts:  # the attempt ended between the two queries; the next turn sees its GPUs as free
             continue
         live = attempts[attempt_id]
-        on.jobs[live.job_id] = len(gpus)
+        on.jobs[live.job_id] = 0 if milli < WHOLE_GPU else len(gpus)
+        if milli < WHOLE_GPU:
+            on.shares[live.job_id] = gpus[0]
         on.cpus += live.cpus
         on.memory_mb += live.memory_mb
     return held, {live.job_id: live for live in attempts.values()}
@@ -184,6 +192,7 @@ def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
 
 def _node_view(node: Node, held: NodeUsage) -> NodeView:
     taken = held.gpus.union(node.foreign_gpus)
+    shared = tuple((gpu, _left_for_shares(node, gpu, milli)) for gpu, milli in sorted(held.shared.items()))
     return NodeView(
         id=node.pk,
         name=node.name,
@@ -195,7 +204,14 @@ def _node_view(node: Node, held: NodeUsage) -> NodeView:
         nic_type=node.nic_type,
         leaf=node.leaf,
         pod=node.pod,
+        shared_gpus=shared,
+        shards_per_gpu=node.shards_per_gpu,
     )
+
+
+def _left_for_shares(node: Node, gpu: int, held_milli: int) -> int:
+    """Return 0 if jobs outside Acme use the GPU too or the node has lost it."""
+    return 0 if gpu in node.foreign_gpus or gpu >= node.gpus else WHOLE_GPU - held_milli
 
 
 def _closed_node(node: Node, held: NodeUsage) -> ClosedNode:
@@ -234,6 +250,7 @@ def _with_expected_duration(job: WaitingJob, durations: RunTimeEstimates) -> Wai
 NEED_COLUMNS = (
     "nodes",
     "gpus_per_node",
+    "gpu_milli",
     "cpus_per_node",
     "memory_per_node_mb",
     "gpu_model",
@@ -299,10 +316,17 @@ def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPred
 
 
 def _resource_need(
-    nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str, node: str
+    nodes: int, gpus: int, gpu_milli: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str, node: str
 ) -> ResourceRequest:
     return ResourceRequest(
-        nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory_mb, gpu_model=gpu_model, nic_type=nic_type, node=node
+        nodes=nodes,
+        gpus=gpus,
+        gpu_milli=gpu_milli,
+        cpus=cpus,
+        memory_mb=memory_mb,
+        gpu_model=gpu_model,
+        nic_type=nic_type,
+        node=node,
     )
 
 
@@ -353,6 +377,7 @@ def _running(
     cluster: Cluster,
     teams: Mapping[int, str],
     places: Mapping[int, Mapping[int, int]],
+    shared_gpus: Mapping[int, int],
     live: Mapping[int, AttemptUsage],
     now: datetime,
     predictions: StoredPredictions,
@@ -360,14 +385,14 @@ def _running(
     """Yield the running jobs, and add their predicted run times to `predictions`. A job whose cancellation hangs is not
     marked as stopping: its GPUs may never become free, so no other job may count on them."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
-    columns = (*PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS)
+    columns = (*PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", "gpu_milli", *RUNNING_COLUMNS)
     found = list(rows.values_list(*columns))
     # The last column is the daily maximum, which few jobs have
     preempted_at = _preemption_times(cluster, now) if any(row[-1] is not None for row in found) else {}
     for predicted, by_trees, pk, name, title, user, team, kind, *rest in found:
         if predicted is not None:
             predictions.add(pk, predicted, by_trees)
-        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = rest
+        nodes, gpus, milli, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = rest
         attempt = live.get(pk)
         facts = _preemption_facts(attempt, preempted_at.get(pk, ()))
         hangs = bool(attempt and attempt.hangs)
@@ -383,6 +408,8 @@ def _running(
             time_limit=time_limit,
             array=array,
             places=places.get(pk, {}),
+            gpu_milli=milli if pk in shared_gpus else 0,
+            shared_gpu=shared_gpus.get(pk, 0),
             cpus=cpus,
             memory_mb=memory_mb,
             saved_at=attempt.saved_at if attempt else None,

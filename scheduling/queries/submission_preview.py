@@ -15,6 +15,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Q
 
+from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.preemption_contract import contract_text
 from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
@@ -81,8 +82,8 @@ class SubmissionPreview:
         return len(self.spec.array) or 1
 
     @property
-    def gpus(self) -> int:
-        return self.spec.nodes * self.spec.gpus_per_node
+    def gpus(self) -> float:
+        return gpu_number(charged_milli(self.spec.nodes * self.spec.gpus_per_node, self.spec.gpu_milli))
 
     @property
     def starts_now(self) -> bool:
@@ -171,6 +172,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
     need = ResourceRequest(
         nodes=spec.nodes,
         gpus=spec.gpus_per_node,
+        gpu_milli=spec.gpu_milli,
         cpus=spec.cpus_per_node,
         memory_mb=spec.memory_per_node_mb,
         gpu_model=spec.gpu_model,

@@ -18,7 +18,7 @@ from scheduling.replay.recorded import RecordedAttempts
 
 TRACE_COLUMNS = (
     *("public_id", "user__username", "team__name", "kind", "name", "state", "submitted_at", "started_at", "ended_at"),
-    *("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "time_limit"),
+    *("nodes", "gpus_per_node", "gpu_milli", "cpus_per_node", "memory_per_node_mb", "time_limit"),
 )
 
 
@@ -54,6 +54,7 @@ def history_trace(
         queue_s=queued,
         limit_s=[_seconds(limit) for limit in columns["time_limit"]],
         gpus=[count * gpus for count, gpus in zip(nodes, wide, strict=True)],
+        gpu_milli=columns["gpu_milli"],
         nodes=nodes,
         cpus=[count * cpus for count, cpus in zip(nodes, columns["cpus_per_node"], strict=True)],
         memory_mb=columns["memory_per_node_mb"],

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules, whole_second
-from scheduling.engine.turns.settling import UnclaimedResources, settle_replayed_turn
+from scheduling.engine.turns.settling import settle_replayed_turn
 
 JOB_END: Final = 0
 NODE_DOWN: Final = 1
@@ -257,8 +257,7 @@ class _Replay:
             engine.decide(now)
             self._record_decisions(now)
             return False
-        before = engine.resources
-        free = UnclaimedResources(before.free, before.cpus, before.memory_mb)
+        free = engine.resources.copy()
         engine.decide(now)
         goes_on = bool(engine.stopped_jobs) and settle_replayed_turn(engine, free, now)
         self._record_decisions(now)

@@ -153,7 +153,7 @@ def _combine_runs(runs: list[PolicyRun]) -> PolicyRun:
 
 def _join_traces(traces: list[Trace]) -> Trace:
     """Concatenate parts of one trace, whose columns share their encodings."""
-    numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+    numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
     columns: dict[str, Any] = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in numbers}
     for name in ("users", "pools", "kinds", "names", "states"):
         codes = np.concatenate([getattr(trace, name).codes for trace in traces])
@@ -166,7 +166,7 @@ def _replay_pool(
 ) -> PolicyRun:
     counted = setting.cpus_per_node > 0
     wide = _too_wide(trace, setting, nodes)
-    bare = (trace.gpus == 0) & (not counted)
+    bare = _without_gpus(trace) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
@@ -234,15 +234,13 @@ def _live_predictor(rules: PolicyRules, setting: ReplaySetting) -> BoundedPredic
 
 def placement_context(trace: Trace, setting: ReplaySetting) -> PlacementContext:
     """Typical requests: the sizes in this trace, as the authors of FGD use them."""
-    shares = _gpus_on_each_node(trace.gpus, setting)
-    if _counts_cpu_memory(setting):
-        beside = (column.tolist() for column in _cpu_memory_per_node(trace, setting))
-        counted = Counter(zip(shares, *beside, strict=True))
-        requests = {
-            ResourceRequest(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, cpus, mb), times in counted.items()
-        }
-    else:
-        requests = {ResourceRequest(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
+    gpus, milli = _gpus_on_each_node(trace.gpus, setting), trace.gpu_milli.tolist()
+    cpus, memory_mb = (column.tolist() for column in _cpu_memory_per_node(trace, setting))
+    counted = Counter(zip(gpus, milli, cpus, memory_mb, strict=True))
+    requests = {
+        ResourceRequest(gpus=gpus, gpu_milli=milli, cpus=cpus, memory_mb=mb): times
+        for (gpus, milli, cpus, mb), times in counted.items()
+    }
     return PlacementContext(typical_requests=requests, guarantees=setting.pools, elastic=True)
 
 
@@ -265,18 +263,22 @@ def _cpu_memory_per_node(trace: Trace, setting: ReplaySetting) -> tuple[Ints64, 
     return cpus, memory_mb
 
 
-def job_resources(trace: Trace, row: int, setting: ReplaySetting) -> tuple[int, int, int, int]:
-    """Nodes, and GPUs, CPUs and memory on each of them, of a job whose gang has whole nodes."""
+def job_resources(trace: Trace, row: int, setting: ReplaySetting) -> ResourceRequest:
+    """The request of a job whose gang has whole nodes."""
     one = trace.rows(np.array([row]))
     (cpus,), (memory_mb,) = _cpu_memory_per_node(one, setting)
-    need = gang_request(int(trace.gpus[row]), setting, int(cpus), int(memory_mb))
-    return need.nodes, need.gpus, need.cpus, need.memory_mb
+    return _request(trace, row, setting, int(cpus), int(memory_mb))
 
 
 def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
     """The jobs that one pool can run."""
-    excluded = _too_wide(trace, setting, setting.nodes) | ((trace.gpus == 0) & (not setting.cpus_per_node))
+    excluded = _too_wide(trace, setting, setting.nodes) | (_without_gpus(trace) & (not setting.cpus_per_node))
     return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
+
+
+def _without_gpus(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    nothing: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (trace.gpus == 0) & (trace.gpu_milli == 0)
+    return nothing
 
 
 def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -366,7 +368,7 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     all_agree = setting.as_live and rules.preempts  # a live cluster preempts by rank only jobs that agreed to it
     has_owners = rules.claims or all_agree or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
-    columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
+    columns: list[Ints | Ints64] = [trace.gpus, trace.gpu_milli, cpus, memory_mb]
     accounts = teams(trace, by_pool=bool(setting.quotas)) if setting.as_live else trace.users
     columns += [accounts.codes] * rules.queues_by_account
     columns += [trace.kinds.codes] * has_owners
@@ -378,7 +380,7 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
         if (group := groups.get(number)) is None:
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
             group = groups[number] = engine.request_group(
-                gang_request(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
+                _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool),
                 _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
@@ -410,6 +412,14 @@ def _owner(trace: Trace, row: int, setting: ReplaySetting, *, borrow: bool, all_
 
 def _kind_or_other(word: str) -> JobKind:
     return JobKind(word) if word in list(JobKind) else JobKind.OTHER
+
+
+def _request(
+    trace: Trace, row: int, setting: ReplaySetting, cpus: int, memory_mb: int, of_pool: str = ""
+) -> ResourceRequest:
+    if milli := int(trace.gpu_milli[row]):
+        return ResourceRequest(gpu_milli=milli, cpus=cpus, memory_mb=memory_mb, pool=of_pool)
+    return gang_request(int(trace.gpus[row]), setting, cpus, memory_mb, of_pool)
 
 
 def gang_request(

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import (
     MAINTENANCE,
@@ -168,8 +169,8 @@ class _ForwardReplay:
         """The step of the time grid in whole seconds, so that sums are exact and jobs that end together do so
         exactly.
         """
-        requested = np.array([job.need.total_gpus for job in self.waiting])
-        held = np.array([job.gpus for job in self._running])
+        requested = np.array([job.need.charged_milli / WHOLE_GPU for job in self.waiting])
+        held = np.array([job.charged_milli / WHOLE_GPU for job in self._running])
         work = float(requested @ self._runtimes.mean(axis=1)) + float(held @ self._left.mean(axis=1))
         return max(1, round(work / max(1, gpus) / GRID_STEPS))
 
@@ -216,15 +217,16 @@ def binding_quotas(snapshot: ClusterSnapshot, reserves: Container[JobKind]) -> t
     elsewhere = sum(gpus for job in snapshot.running for node, gpus in job.places.items() if node not in nodes)
     all_gpus = sum(nodes.values()) + elsewhere
     reachable: Counter[tuple[str, JobKind | None]] = Counter()
-    requests = [(job.team, job.kind, job.gpus) for job in snapshot.running if not job.preemptible]
-    requests += [(job.team, job.kind, job.need.total_gpus) for job in snapshot.waiting if not job.preemptible]
-    for team, kind, gpus in requests:
-        reachable[team, kind] += gpus
-        reachable[team, None] += gpus
+    requests = [(job.team, job.kind, job.charged_milli) for job in snapshot.running if not job.preemptible]
+    requests += [(job.team, job.kind, job.need.charged_milli) for job in snapshot.waiting if not job.preemptible]
+    for team, kind, milli in requests:
+        reachable[team, kind] += milli
+        reachable[team, None] += milli
     return tuple(
         quota
         for quota in snapshot.quotas
-        if quota.kind in reserves or quota.gpus < min(reachable[quota.team, quota.kind], all_gpus)
+        if quota.kind in reserves
+        or quota.gpus * WHOLE_GPU < min(reachable[quota.team, quota.kind], all_gpus * WHOLE_GPU)
     )
 
 
@@ -259,15 +261,19 @@ class _SnapshotReducer:
             within = tuple(
                 node.id in window.nodes for window in snapshot.windows
             )  # so that a maintenance covers all of a merged node or nothing
-            makes.setdefault((node.gpu_model, node.nic_type, node.id in shut, within), []).append(node)
-        home = {node.id: number for number, nodes in enumerate(makes.values()) for node in nodes}
+            makes.setdefault((node.gpu_model, node.nic_type, node.shards_per_gpu, node.id in shut, within), []).append(
+                node
+            )
+        home = {
+            node.id: (number, place) for number, nodes in enumerate(makes.values()) for place, node in enumerate(nodes)
+        }
         merged = [(_merge_nodes(number, nodes), nodes[0].id in shut) for number, nodes in enumerate(makes.values())]
         return replace(
             snapshot,
             nodes=tuple(node for node, is_shut in merged if not is_shut),
             closed=tuple(ClosedNode(node=node, back=MAINTENANCE) for node, is_shut in merged if is_shut),
             windows=tuple(
-                replace(maintenance, nodes=frozenset(home[node] for node in maintenance.nodes if node in home))
+                replace(maintenance, nodes=frozenset(home[node][0] for node in maintenance.nodes if node in home))
                 for maintenance in snapshot.windows
             ),
             waiting=(),
@@ -277,6 +283,7 @@ class _SnapshotReducer:
 
 def _merge_nodes(number: int, nodes: list[NodeView]) -> NodeView:
     first = nodes[0]
+    shared = [(_merged_gpu(place, gpu), left) for place, node in enumerate(nodes) for gpu, left in node.shared_gpus]
     return NodeView(
         id=number,
         name=first.gpu_model,
@@ -286,7 +293,14 @@ def _merge_nodes(number: int, nodes: list[NodeView]) -> NodeView:
         free_memory_mb=sum(node.free_memory_mb for node in nodes),
         gpu_model=first.gpu_model,
         nic_type=first.nic_type,
+        shared_gpus=tuple(shared),
+        shards_per_gpu=first.shards_per_gpu,
     )
+
+
+def _merged_gpu(place: int, gpu: int) -> int:
+    """The index of a shared GPU in the merged node. Only what is left on the GPU matters there."""
+    return (place << 16) + gpu
 
 
 def _merge_request(need: ResourceRequest) -> ResourceRequest:
@@ -295,13 +309,22 @@ def _merge_request(need: ResourceRequest) -> ResourceRequest:
     return replace(whole, cpus=node_count * need.cpus, memory_mb=node_count * need.memory_mb)
 
 
-def _merge_running_job(job: RunningJob, home: Mapping[int, int], *, lean: bool) -> RunningJob:
+def _merge_running_job(job: RunningJob, home: Mapping[int, tuple[int, int]], *, lean: bool) -> RunningJob:
     places: dict[int, int] = {}
+    shared_gpu = job.shared_gpu
     for node, gpus in job.places.items():
         if node in home:
-            places[home[node]] = places.get(home[node], 0) + gpus
+            merged, place = home[node]
+            places[merged] = places.get(merged, 0) + gpus
+            shared_gpu = _merged_gpu(place, job.shared_gpu)
     node_count = 0 if lean else len(job.places)
-    return replace(job, places=places, cpus=node_count * job.cpus, memory_mb=node_count * job.memory_mb)
+    return replace(
+        job,
+        places=places,
+        shared_gpu=shared_gpu,
+        cpus=node_count * job.cpus,
+        memory_mb=node_count * job.memory_mb,
+    )
 
 
 def only_gpus_are_short(snapshot: ClusterSnapshot) -> bool:

@@ -380,7 +380,7 @@ class ClusterController:
                 self._set_job(replace(job, reason=reason), now)
 
     def _start_job(self, job: SlurmJob, nodes: tuple[str, ...], now: float) -> None:
-        gpus = self._free.lowest_free_gpus(nodes, job.request.gpus_per_node)
+        gpus = self._free.select_gpus(nodes, job.request)
         flags = frozenset({Flag.CONFIGURING})
         started = replace(job, state=State.RUNNING, flags=flags, reason="None", nodes=nodes, gpus=gpus)
         started = replace(started, started_at=now, start_offset_s=self.clock_offset_s)

@@ -13,10 +13,13 @@ class FreeNodeResources:
     def __init__(self, node: SlurmNode) -> None:
         self.cpus, self.memory_mb, self.gpus = node.cpus, node.memory_mb, set(range(node.gpus))
         self.jobs: set[int] = set()
+        self._shards_per_gpu = node.shards_per_gpu
+        self._shards: dict[int, int] = {}  # GPU -> its shards that jobs hold, more than none
 
     def can_fit(self, request: SlurmJobRequest) -> bool:
         return (
             len(self.gpus) >= request.gpus_per_node
+            and (not request.gpu_shards or self._gpu_for_shards(request.gpu_shards) is not None)
             and self.cpus >= request.cpus_per_node
             and self.memory_mb >= request.memory_per_node_mb
         )
@@ -25,13 +28,34 @@ class FreeNodeResources:
         self.cpus -= job.request.cpus_per_node
         self.memory_mb -= job.request.memory_per_node_mb
         self.gpus.difference_update(indices)
+        if job.request.gpu_shards:
+            for gpu in indices:
+                self._shards[gpu] = self._shards.get(gpu, 0) + job.request.gpu_shards
         self.jobs.add(job.id)
 
     def give(self, job: SlurmJob, indices: Iterable[int]) -> None:
         self.cpus += job.request.cpus_per_node
         self.memory_mb += job.request.memory_per_node_mb
-        self.gpus.update(indices)
+        if job.request.gpu_shards:
+            for gpu in indices:
+                self._shards[gpu] -= job.request.gpu_shards
+        self.gpus.update(gpu for gpu in indices if not self._shards.get(gpu))
         self.jobs.discard(job.id)
+
+    def select_gpus(self, request: SlurmJobRequest) -> tuple[int, ...]:
+        """The lowest free GPUs, or the GPU for the shards. The job must fit."""
+        if not request.gpu_shards:
+            return tuple(sorted(self.gpus)[: request.gpus_per_node])
+        gpu = self._gpu_for_shards(request.gpu_shards)
+        assert gpu is not None
+        return (gpu,)
+
+    def _gpu_for_shards(self, shards: int) -> int | None:
+        """The GPU with the fewest free shards that suffice, as Slurm selects it without LL_SHARED_GRES."""
+        left = {gpu: self._shards_per_gpu - held for gpu, held in self._shards.items() if held}
+        left |= dict.fromkeys(self.gpus, self._shards_per_gpu)
+        fitting = [(free, gpu) for gpu, free in left.items() if free >= shards]
+        return min(fitting)[1] if fitting else None
 
 
 class FreeClusterResources:
@@ -56,8 +80,10 @@ class FreeClusterResources:
         for name in job.nodes:
             self._nodes_free[name].give(job, job.gpus.get(name, ()))
 
-    def lowest_free_gpus(self, names: Iterable[str], count: int) -> Mapping[str, tuple[int, ...]]:
-        return {name: tuple(sorted(self._nodes_free[name].gpus)[:count]) for name in names} if count else {}
+    def select_gpus(self, names: Iterable[str], request: SlurmJobRequest) -> Mapping[str, tuple[int, ...]]:
+        if not request.gpus_per_node and not request.gpu_shards:
+            return {}
+        return {name: self._nodes_free[name].select_gpus(request) for name in names}
 
     def find_placement(self, request: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
         """The nodes to run on, or no nodes and the reason."""
@@ -91,6 +117,7 @@ def could_ever_fit(node: SlurmNode, request: SlurmJobRequest) -> bool:
     return (
         model_fits
         and request.gpus_per_node <= node.gpus
+        and request.gpu_shards <= (node.shards_per_gpu if node.gpus else 0)
         and request.cpus_per_node <= node.cpus
         and request.memory_per_node_mb <= node.memory_mb
     )

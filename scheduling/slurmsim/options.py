@@ -40,6 +40,7 @@ class ServerOptions(SimulatorOptions):
     configure_s: float = 1.0
     min_job_age_s: int = 300
     accounting: bool = True
+    shards_per_gpu: int = 0
     execute: bool = False
     accounts: AccountProvider | None = None  # the users that jobs run as; None for simulated jobs
 
@@ -50,6 +51,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
     parser.add_argument("--configure-s", type=float, default=1.0, help="seconds from allocation to start")
     parser.add_argument("--min-job-age", default="300", help="seconds after which an ended job is forgotten")
     parser.add_argument("--no-accounting", action="store_true", help="respond to /slurmdb with 404")
+    parser.add_argument("--shards-per-gpu", type=int, default=0, help="parts of a GPU that jobs may hold; 0: none")
     parser.add_argument("--execute", action="store_true", help="run jobs on this machine; needs --token-file")
     parser.add_argument(
         "--job-uids",
@@ -65,6 +67,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         configure_s=values.configure_s,
         min_job_age_s=_whole_seconds("--min-job-age", values.min_job_age, 1, 86_400),
         accounting=not values.no_accounting,
+        shards_per_gpu=values.shards_per_gpu,
         execute=values.execute,
         accounts=_job_accounts(common["state"], values.job_uids) if values.execute else None,
     )

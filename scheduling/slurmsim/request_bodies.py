@@ -18,7 +18,7 @@ from .values import SignalTarget, SlurmError, SlurmJobRequest
 from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
 
 MAX_NODES = 10_000
-GRES_PATTERN = re.compile(r"^(?:gres[/:])?gpu(?::([^:,]+))?(?::(\d+))?$")
+GRES_PATTERN = re.compile(r"^(?:gres[/:])?(gpu|shard)(?::([^:,]+))?(?::(\d+))?$")
 
 
 def parse_job_request(body: object, user: str) -> SlurmJobRequest:
@@ -36,7 +36,7 @@ def parse_job_request(body: object, user: str) -> SlurmJobRequest:
     if not workdir.startswith("/"):
         words = "Job cannot be submitted without the current working directory specified."
         raise InvalidRequest(NO_WORKDIR, words, "Batch job submission failed")
-    model, gpus = _parse_gres(_text_field(job, "tres_per_node"))
+    model, gpus, shards = _parse_gres(_text_field(job, "tres_per_node"))
     required_nodes = _parse_required_nodes(job.get("required_nodes"))
     return SlurmJobRequest(
         name=_text_field(job, "name") or "sbatch",
@@ -50,6 +50,7 @@ def parse_job_request(body: object, user: str) -> SlurmJobRequest:
         required_nodes=required_nodes,
         node_count=_node_count(job, len(required_nodes)),
         gpus_per_node=gpus,
+        gpu_shards=shards,
         gpu_model=model,
         cpus_per_node=_cpus_per_node(job),
         memory_per_node_mb=_count_field(job, "memory_per_node") or 0,
@@ -249,13 +250,15 @@ def _time_limit_s(job: Mapping[str, Any]) -> float | None:
     return None if minutes is None else minutes * 60.0
 
 
-def _parse_gres(text: str) -> tuple[str, int]:
+def _parse_gres(text: str) -> tuple[str, int, int]:
+    """The GPU model, and the number of GPUs and of shards."""
     if not text:
-        return "", 0
+        return "", 0, 0
     match = GRES_PATTERN.match(text)
     if match is None:
         raise InvalidRequest(2072, "Invalid generic resource (gres) specification", "#/job/tres_per_node/")
-    first, second = match[1] or "", match[2]
+    kind, first, second = match[1], match[2] or "", match[3]
     if first.isdigit() and second is None:  # gpu:8
-        return "", int(first[:6])
-    return first, int((second or "1")[:6])
+        first, second = "", first
+    count = int((second or "1")[:6])
+    return (first, 0, count) if kind == "shard" else (first, count, 0)

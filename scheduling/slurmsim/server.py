@@ -466,7 +466,13 @@ def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
         return [host.this_node(now)]
     width = max(3, len(str(options.nodes)))
     names = (f"{options.name}-{i:0{width}d}" for i in range(1, options.nodes + 1))
-    return build_nodes(names, gpus=options.gpus_per_node, gpu_model=options.gpu_model, now=now)
+    return build_nodes(
+        names,
+        gpus=options.gpus_per_node,
+        gpu_model=options.gpu_model,
+        shards_per_gpu=options.shards_per_gpu,
+        now=now,
+    )
 
 
 def _check_same_cluster(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) -> None:

@@ -54,6 +54,7 @@ class SlurmJobRequest:
     required_nodes: tuple[str, ...] = ()
     node_count: int = 1
     gpus_per_node: int = 0
+    gpu_shards: int = 0  # of one GPU on each node
     gpu_model: str = ""
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
@@ -128,6 +129,7 @@ class SlurmNode:
     cpus: int
     memory_mb: int
     gpus: int
+    shards_per_gpu: int = 0
     gpu_model: str = ""
     features: tuple[str, ...] = ()
     boot_at: float = 0.0
@@ -243,7 +245,14 @@ class JobExecutor(Protocol):
 
 
 def build_nodes(
-    names: Iterable[str], *, gpus: int, gpu_model: str, now: float, cpus: int = 128, memory_mb: int = 1_024_000
+    names: Iterable[str],
+    *,
+    gpus: int,
+    gpu_model: str,
+    now: float,
+    cpus: int = 128,
+    memory_mb: int = 1_024_000,
+    shards_per_gpu: int = 0,
 ) -> Iterator[SlurmNode]:
     """Nodes in racks of four, two racks per leaf switch and four leaves per pod; feature names give the topology."""
     for i, name in enumerate(names):
@@ -253,6 +262,7 @@ def build_nodes(
             cpus=cpus,
             memory_mb=memory_mb,
             gpus=gpus,
+            shards_per_gpu=shards_per_gpu,
             gpu_model=gpu_model if gpus else "",
             features=features,
             boot_at=now,

@@ -151,6 +151,8 @@ def time_limit_struct(request: SlurmJobRequest) -> JsonObject:
 
 def _requested_gres(request: SlurmJobRequest) -> str:
     model = f":{request.gpu_model}" if request.gpu_model else ""
+    if request.gpu_shards:
+        return f"gres/shard{model}:{request.gpu_shards}"
     return f"gres/gpu{model}:{request.gpus_per_node}" if request.gpus_per_node else ""
 
 
@@ -197,8 +199,7 @@ def _time_fields(job: SlurmJob) -> JsonObject:
 
 
 def _allocation_fields(job: SlurmJob) -> JsonObject:
-    gpu_model = job.request.gpu_model
-    detail = [_gres_detail(gpu_model, job.gpus[name]) for name in job.nodes if name in job.gpus]
+    detail = [_gres_detail(job.request, job.gpus[name]) for name in job.nodes if name in job.gpus]
     count = len(job.nodes) or job.request.node_count
     return {
         "nodes": compress(job.nodes),
@@ -212,9 +213,10 @@ def _allocation_fields(job: SlurmJob) -> JsonObject:
     }
 
 
-def _gres_detail(model: str, indices: Sequence[int]) -> str:
-    kind = f"gpu:{model}" if model else "gpu"
-    return f"{kind}:{len(indices)}(IDX:{format_ranges(indices) or 'N/A'})"
+def _gres_detail(request: SlurmJobRequest, indices: Sequence[int]) -> str:
+    kind, count = ("shard", request.gpu_shards) if request.gpu_shards else ("gpu", len(indices))
+    model = f":{request.gpu_model}" if request.gpu_model else ""
+    return f"{kind}{model}:{count}(IDX:{format_ranges(indices) or 'N/A'})"
 
 
 def _tres_text(request: SlurmJobRequest, count: int) -> str:
@@ -265,7 +267,7 @@ def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNo
         "effective_cpus": node.cpus,
         "features": list(node.features),
         "free_mem": number_struct(free_mb),
-        "gres": f"{kind}:{node.gpus}" if node.gpus else "",
+        "gres": _node_gres(node),
         "gres_drained": "N/A",
         "gres_used": f"{kind}:{len(used)}(IDX:{format_ranges(used) or 'N/A'})" if node.gpus else "",
         "hostname": node.name,
@@ -284,6 +286,13 @@ def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNo
         "version": RELEASE,
         "weight": 1,
     }
+
+
+def _node_gres(node: SlurmNode) -> str:
+    model = f":{node.gpu_model}" if node.gpu_model else ""
+    gpus = [f"gpu{model}:{node.gpus}"] if node.gpus else []
+    shards = [f"shard{model}:{node.gpus * node.shards_per_gpu}"] if node.gpus and node.shards_per_gpu else []
+    return ",".join([*gpus, *shards])
 
 
 def partitions_body(controller: ClusterController) -> JsonObject:

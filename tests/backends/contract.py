@@ -60,6 +60,7 @@ class Site:
     output: Path
     gpus_per_node: int = 0
     gpu_model: str = ""
+    shards_per_gpu: int = 0
     drains: bool = True
     accounting: bool = False  # remembers ended jobs with their keys
     submit_elsewhere: Callable[[], str] | None = None  # submits a job that is not Acme's, without the adapter
@@ -128,6 +129,7 @@ class BackendContract:
         assert set(site.nodes) <= set(seen)
         assert all(node.cpus > 0 and node.memory_mb > 0 for node in seen.values())
         assert seen[site.nodes[0]].gpus == site.gpus_per_node
+        assert seen[site.nodes[0]].gpu_shards == site.gpus_per_node * site.shards_per_gpu
         assert seen[site.nodes[0]].gpu_model == site.gpu_model
 
     def test_job_runs_on_the_requested_node(self, site: Site):
@@ -141,6 +143,25 @@ class BackendContract:
         assert list(held_gpus(running).values()) == [request.gpus_per_node] * bool(site.gpus_per_node)
         site.backend.cancel(backend_id)
         site.until_final(request)
+
+    def test_shards_of_jobs_are_on_one_gpu_until_it_is_full(self, site: Site):
+        if not site.shards_per_gpu:
+            pytest.skip("this cluster shares no GPUs")
+        half = site.shards_per_gpu // 2
+        node = site.nodes[-1]
+        requests = [
+            site.work(seconds=LONG, nodes=(node,), gpus_per_node=0, gpu_shards=shards) for shards in (half, half, 1)
+        ]
+
+        for request in requests:
+            site.backend.submit(request)
+
+        first, second, third = [site.until(request, is_running).gpus[node] for request in requests]
+        assert len(first) == 1 and first == second
+        assert len(third) == 1 and third != first
+        for request in requests:
+            site.backend.cancel(site.until(request, is_running).backend_id)
+            site.until_final(request)
 
     def test_job_that_succeeds_is_completed(self, site: Site):
         request = site.work(seconds=1)

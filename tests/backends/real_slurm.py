@@ -28,6 +28,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REST = {"SLURMRESTD_SECURITY": "disable_user_check"}
 UP = ("IDLE", "MIXED", "ALLOCATED")
 NODES, GPUS, CPUS, MEMORY_MB = 4, 8, 64, 512_000
+SHARDS_PER_GPU = 4
 
 
 def missing_programs() -> str:
@@ -223,6 +224,7 @@ class RealSlurm:
         for i in range(GPUS):  # Slurm requires an existing device and takes the index from its name
             (devices / f"nvidia{i}").symlink_to("/dev/null")
         gres = f"NodeName=node[1-{NODES}] Name=gpu Type=a100 File={devices}/nvidia[0-{GPUS - 1}]\n"
+        gres += f"NodeName=node[1-{NODES}] Name=shard Count={GPUS * SHARDS_PER_GPU}\n"
         (self._etc / "gres.conf").write_text(gres)
         (self._etc / "cgroup.conf").write_text("")
         settings = "".join(f"{name}={value}\n" for name, value in self._settings().items())
@@ -260,14 +262,14 @@ class RealSlurm:
             "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes that it simulates
             # in microseconds; the default of one pass every two seconds is too slow for a test
             "SchedulerParameters": "sched_min_interval=50000,batch_sched_delay=0,bf_interval=1",
-            "GresTypes": "gpu",
+            "GresTypes": "gpu,shard",
             "DefCpuPerGPU": CPUS // GPUS,  # without these two, a job with one GPU takes the node
             "DefMemPerGPU": MEMORY_MB // GPUS,
             "DefMemPerCPU": 100,
         }
 
     def _hardware(self) -> str:
-        size = f"CPUs={CPUS} RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS} State=UNKNOWN"
+        size = f"CPUs={CPUS} RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS},shard:{GPUS * SHARDS_PER_GPU} State=UNKNOWN"
         lines = [
             f"NodeName={node} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} {size}"
             for node, port in zip(self.nodes, self._node_ports, strict=True)

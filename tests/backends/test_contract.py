@@ -12,7 +12,7 @@ import pytest
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site
-from tests.backends.real_slurm import started_or_skipped
+from tests.backends.real_slurm import SHARDS_PER_GPU, started_or_skipped
 from tests.cluster.running import ClusterProcess
 from tests.scheduling.away import Away, check_outage_costs_no_job
 
@@ -65,7 +65,7 @@ def with_a_limited_job(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    with ClusterProcess(tmp_path_factory.mktemp("simulated"), "--nodes", "4") as cluster:
+    with ClusterProcess(tmp_path_factory.mktemp("simulated"), "--nodes", "4", "--shards-per-gpu", "4") as cluster:
         backend = cluster.backend()
         site = Site(
             backend=backend,
@@ -73,6 +73,7 @@ def simulated(tmp_path_factory):
             output=cluster.log_root,
             gpus_per_node=8,
             gpu_model="a100",
+            shards_per_gpu=4,
             accounting=True,
             submit_elsewhere=lambda: foreign_job(cluster),
             hazards=PlayedHazards(cluster),
@@ -113,6 +114,7 @@ def real(slurm):
         output=slurm.output,
         gpus_per_node=8,
         gpu_model="a100",
+        shards_per_gpu=SHARDS_PER_GPU,
         drains=backend.ping().api != "v0.0.38",
         submit_elsewhere=slurm.sbatch,
         hazards=slurm,

@@ -17,9 +17,12 @@ from jobs.core.spec import ClusterShape, JobSpec, NodeShape
 
 SHAPE = ClusterShape(
     name="seren",
-    nodes=(NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib"),),
+    nodes=(
+        NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib", shards_per_gpu=4),
+    ),
     runs_images=True,
     container_offers=ContainerOffers(default_image="a:1", image_patterns=("nvcr.io/*",), mounts=("data", "scratch")),
+    gpu_share_kinds=("other",),
     contract_limits=ContractLimits(
         max_exempt=timedelta(hours=1), checkpoint_clause=CheckpointClause.OPTIONAL, min_per_day=1
     ),
@@ -43,6 +46,8 @@ REQUESTS = {
         "dependencies": "afterok:01k3v9q2m7t",
     },
     "several models": {"command": "train", "gpus_per_node": 8, "gpu_model": "h200 | h100"},
+    "shards": {"command": "train", "gpu_shards": 3},
+    "part of a GPU": {"command": "train", "gpus_per_node": 0.25},
     "unlimited": {"command": "train", "time_limit": "UNLIMITED", "gpus_per_node": 0},
     "scheduling": {
         "command": "train",
@@ -130,7 +135,8 @@ def test_sbatch_submits_the_same_job_except_for_what_it_lists(request_name):
     assert words[0] == "sbatch" and ignored == []
     found = parsed(body)
     lost = {name for name in JobSpec.__dataclass_fields__ if getattr(found, name) != getattr(wanted, name)}
-    assert lost == {LABEL_FIELDS[label] for label in command.left_out}
+    fields = LABEL_FIELDS | {"part of a GPU": "gpu_milli"}  # how many shards it is depends on the cluster
+    assert lost == {fields[label] for label in command.left_out}
 
 
 LABEL_FIELDS = {

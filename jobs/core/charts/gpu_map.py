@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.core.gpu_shares import WHOLE_GPU
+
 FREE_GPU, HIDDEN_JOB, FOREIGN_JOB = -1, -2, -3  # entries of `who` that are not the index of a visible job
 UNKNOWN_VALUE = -1  # no reading
 
@@ -51,24 +53,30 @@ NO_READINGS = GpuReadings()
 
 def gpu_map_payload(
     spots: Iterable[MapNode],
-    holders: Iterable[tuple[int, int, int]],
+    holders: Iterable[tuple[int, int, int, int]],
     known: Mapping[int, VisibleJob],
     readings: Mapping[int, GpuReadings],
 ) -> dict[str, Any]:
     """Return the JSON of the map.
 
-    `holders` are (node, GPU, job); `known` are the jobs among them that the reader may see. The lists `who`, `busy` and
-    `hot` have one entry per GPU, node after node in the order of `nodes`.
+    `holders` are (node, GPU, job, thousandths); `known` are the jobs among them that the reader may see. The lists
+    `who`, `busy` and `hot` have one entry per GPU, node after node in the order of `nodes`. `shares` has the jobs of
+    GPUs that are shared, as [GPU, [job, thousandths], …]; `who` has one of them, if possible a visible one.
     """
     # Jobs are sent once and referenced by their index, which is shorter than repeating their names
     numbers = {pk: number for number, pk in enumerate(known)}
     held: dict[int, dict[int, int]] = defaultdict(dict)
-    for node, gpu, job in holders:
-        held[node][gpu] = numbers.get(job, HIDDEN_JOB)
+    shares: dict[int, dict[int, list[list[int]]]] = defaultdict(dict)
+    for node, gpu, job, milli in holders:
+        number = numbers.get(job, HIDDEN_JOB)
+        held[node][gpu] = max(number, held[node].get(gpu, HIDDEN_JOB))
+        if milli < WHOLE_GPU:
+            shares[node].setdefault(gpu, []).append([number, milli])
     nodes: list[list[Any]] = []
     owners: list[int] = []
     busy: list[int] = []
     hot: list[int] = []
+    shared: list[list[Any]] = []
     xids: list[tuple[int, int]] = []  # (GPU, code) pairs, because few GPUs have a code
     # Sorted by topology, so that neighbors in the network are neighbors on the map
     for spot in sorted(spots, key=lambda spot: (spot.leaf, spot.rack, spot.name)):
@@ -76,10 +84,11 @@ def gpu_map_payload(
         reading, first = readings.get(spot.id, NO_READINGS), len(owners)
         xids += [(first + gpu, code) for gpu, code in enumerate(_padded_values(reading.xid, spot.gpus)) if code > 0]
         owners += _holder_of_each_gpu(spot, held[spot.id])
+        shared += [[first + gpu, *sorted(on, reverse=True)] for gpu, on in sorted(shares[spot.id].items())]
         busy += _padded_values(reading.busy, spot.gpus)
         hot += _padded_values(reading.hot, spot.gpus)
     jobs = [[job.public_id, job.name, job.team, job.user] for job in known.values()]
-    return {"nodes": nodes, "jobs": jobs, "who": owners, "busy": busy, "hot": hot, "xid": xids}
+    return {"nodes": nodes, "jobs": jobs, "who": owners, "busy": busy, "hot": hot, "xid": xids, "shares": shared}
 
 
 def _holder_of_each_gpu(spot: MapNode, held: Mapping[int, int]) -> list[int]:

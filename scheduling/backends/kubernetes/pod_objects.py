@@ -123,6 +123,8 @@ def _check_offers(request: SubmitRequest, template: PodTemplate) -> None:
         raise RequestRejected(f"The cluster's pod template does not allow the image {image}.")
     if unknown := [mount for mount in request.mounts if mount not in template.volumes]:
         raise RequestRejected(f"The cluster's pod template has no volume {unknown[0]}.")
+    if request.gpu_shards:
+        raise RequestRejected("This cluster does not share GPUs; request whole GPUs.")
     if request.gpus_per_node and not template.gpu_resource_of(request.gpu_model):
         model = request.gpu_model or "unknown"
         raise RequestRejected(f"gpu_resource in the cluster's pod template has no resource for GPUs of model {model}.")

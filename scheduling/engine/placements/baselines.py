@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import place_gang
-from scheduling.engine.resources import WHOLE_GPU, GpuPlacement, NodeResources, NodeSet, node_list
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, node_list
 
 
 class RandomPlacement:

@@ -3,8 +3,8 @@
 Decisions of the current turn are not carried out yet, so jobs it started may still be moved. If the next job does not
 fit beside the greedy placements, CP-SAT looks for places for all of them together, with gangs on few leaf switches. All
 jobs that were started stay started, so the result is never worse. Differences: jobs from earlier turns are not moved or
-preempted, and only clusters of at most `MAX_NODES` nodes are solved. The budget is in the solver's deterministic time
-instead of seconds, so equal inputs give equal results.
+preempted, shares of GPUs are placed greedily and never moved, and only clusters of at most `MAX_NODES` are solved.
+The budget is in the solver's deterministic time instead of seconds, so equal inputs give equal results.
 
 OR-Tools is optional (`acme[exact]`) and takes a second to import, so it is imported at the first use.
 """
@@ -40,17 +40,16 @@ class ExactPlacement:
 
     def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         places = consolidate(resources, need, among)
-        movable = resources.unsettled
-        if places is not None or not movable or need.total_gpus > resources.free_gpus:
+        movable = [job for job in resources.unsettled if not job.group.need.gpu_milli]
+        if places is not None or not movable or need.gpu_milli or need.total_gpus > resources.free_gpus:
             return places
         if len(resources.nodes) > MAX_NODES or len(movable) > MAX_MOVABLE_JOBS:
             return None
-        return self._solve_with_movable(resources, need, among)
+        return self._solve_with_movable(resources, need, among, movable)
 
     def _solve_with_movable(
-        self, resources: NodeResources, need: ResourceRequest, among: NodeSet
+        self, resources: NodeResources, need: ResourceRequest, among: NodeSet, jobs: Sequence[Any]
     ) -> GpuPlacement | None:
-        jobs = list(resources.unsettled)
         emptied = resources.copy()
         for job in jobs:
             emptied.give(job.places, job.group.need)

@@ -17,9 +17,10 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import place_gang
-from scheduling.engine.resources import WHOLE_GPU, GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 
 MAX_TYPICAL_REQUESTS = 128  # rarer requests change the fragmentation little
 MAX_CACHED_VALUES = 200_000  # cache entries

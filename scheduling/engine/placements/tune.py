@@ -27,6 +27,8 @@ class TunePlacement:
         self._elastic = elastic
 
     def __call__(self, resources: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+        if need.gpu_milli:
+            return consolidate(resources, need, among)
         if need.nodes > 1 or need.rest:
             places = place_gang(resources, need, among, _fullest_first)
         else:

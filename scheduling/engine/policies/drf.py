@@ -7,12 +7,13 @@ and memory count only if the cluster reports how much it has.
 
 from __future__ import annotations
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 
-HeldResources = tuple[int, int, int]  # GPUs, CPUs, MB of memory
+HeldResources = tuple[int, int, int]  # thousandths of a GPU, CPUs, MB of memory
 NO_RESOURCES: HeldResources = (0, 0, 0)
 
 
@@ -32,10 +33,10 @@ class DrfRules(PolicyRules):
         sharing_turn(engine, now)
 
     def share(self, group: RequestGroup, engine: Engine, now: float) -> float:
-        gpus, cpus, memory_mb = self._held.get(group.account, NO_RESOURCES)
+        milli, cpus, memory_mb = self._held.get(group.account, NO_RESOURCES)
         all_gpus, all_cpus, all_memory_mb = engine.resources.whole
         beside = max(_fraction_of(cpus, all_cpus), _fraction_of(memory_mb, all_memory_mb))
-        return max(_fraction_of(gpus, all_gpus), beside)
+        return max(_fraction_of(milli, all_gpus * WHOLE_GPU), beside)
 
     def on_job_start(self, job: EngineJob, now: float) -> None:
         self._change_held(job, 1)
@@ -46,9 +47,9 @@ class DrfRules(PolicyRules):
     def _change_held(self, job: EngineJob, sign: int) -> None:
         need, account = job.group.need, job.group.account
         nodes = need.nodes + bool(need.rest)
-        gpus, cpus, memory_mb = self._held.get(account, NO_RESOURCES)
+        milli, cpus, memory_mb = self._held.get(account, NO_RESOURCES)
         self._held[account] = (
-            gpus + sign * job.group.gpus,
+            milli + sign * job.group.charged_milli,
             cpus + sign * nodes * need.cpus,
             memory_mb + sign * nodes * need.memory_mb,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.engine import Engine
 from scheduling.engine.history import WEEK_S, SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
@@ -31,7 +32,7 @@ class FairRules(PolicyRules):
     def __init__(self, weights: Mapping[object, float] | None = None, half_life_s: float = WEEK_S) -> None:
         self._weights = dict(weights or {})
         self._decay = math.log(2) / half_life_s
-        self._used: dict[object, tuple[float, int, float]] = {}  # decayed GPU-seconds, GPUs held, time of both
+        self._used: dict[object, tuple[float, int, float]] = {}  # decayed GPU-seconds, thousandths held, time
 
     @property
     def queues_by_account(self) -> bool:
@@ -50,21 +51,21 @@ class FairRules(PolicyRules):
         return widened - (widened - share)
 
     def on_job_start(self, job: EngineJob, now: float) -> None:
-        self._change_held_gpus(job.group.account, job.group.gpus, now)
+        self._change_held_gpus(job.group.account, job.group.charged_milli, now)
 
     def on_job_release(self, job: EngineJob, now: float) -> None:
-        self._change_held_gpus(job.group.account, -job.group.gpus, now)
+        self._change_held_gpus(job.group.account, -job.group.charged_milli, now)
 
     def _change_held_gpus(self, account: object, more: int, now: float) -> None:
-        use, gpus, then = self._used.get(account, (0.0, 0, now))
-        self._used[account] = (self._decayed_usage(now, use, gpus, then), gpus + more, now)
+        use, milli, then = self._used.get(account, (0.0, 0, now))
+        self._used[account] = (self._decayed_usage(now, use, milli, then), milli + more, now)
 
     def _usage_at(self, account: object, now: float) -> float:
-        use, gpus, then = self._used.get(account, (0.0, 0, now))
-        return self._decayed_usage(now, use, gpus, then)
+        use, milli, then = self._used.get(account, (0.0, 0, now))
+        return self._decayed_usage(now, use, milli, then)
 
-    def _decayed_usage(self, now: float, use: float, gpus: int, then: float) -> float:
+    def _decayed_usage(self, now: float, use: float, milli: int, then: float) -> float:
         if now == then:
             return use
         past = -self._decay * (now - then)
-        return use * math.exp(past) - gpus * math.expm1(past) / self._decay
+        return use * math.exp(past) - milli / WHOLE_GPU * math.expm1(past) / self._decay

@@ -35,7 +35,7 @@ class GittinsRules(TiresiasRules):
         return self._places[job.level]
 
     def on_job_end(self, job: EngineJob, now: float) -> None:
-        self._served.append(job.attained + job.group.gpus * (now - job.since))
+        self._served.append(job.attained + job.group.charged_gpus * (now - job.since))
         if len(self._served) >= self._learn_at:
             del self._served[:-MAX_SERVICES]
             self._learn_at = len(self._served) + max(100, len(self._served) // 4)

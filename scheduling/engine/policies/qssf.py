@@ -47,7 +47,7 @@ class QssfRules(PolicyRules):
         strict_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
-        return self.predicted_run_time_s(job) * job.group.gpus
+        return self.predicted_run_time_s(job) * job.group.charged_gpus
 
     def predicted_run_time_s(self, job: EngineJob) -> float:
         """The prediction that is stored with the job, else the one of these rules, which is made once."""
@@ -61,7 +61,7 @@ class QssfRules(PolicyRules):
     def on_job_end(self, job: EngineJob, now: float) -> None:
         if job.predicted_s >= 0.0:
             return
-        ran_s = job.attained / max(1, job.group.gpus) + now - job.since
+        ran_s = job.attained / (job.group.charged_gpus or 1.0) + now - job.since
         predicted_s = self._predicted_s.pop(job.number, None)
         if predicted_s is not None:
             self._error_s += abs(predicted_s - ran_s)

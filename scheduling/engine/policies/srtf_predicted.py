@@ -24,7 +24,7 @@ class SrtfPredictedRules(QssfRules):
         preempting_turn(engine, now)
 
     def key(self, job: EngineJob, now: float) -> float:
-        ran_s = job.attained / max(1, job.group.gpus)
+        ran_s = job.attained / (job.group.charged_gpus or 1.0)
         return max(0.0, self.predicted_run_time_s(job) - ran_s)
 
     def rank(self, job: EngineJob, now: float) -> float:

@@ -64,7 +64,7 @@ class TiresiasRules(PolicyRules):
 
     def key(self, job: EngineJob, now: float) -> float:
         if self._promote and job.attained:
-            ran_s = job.attained / job.group.gpus
+            ran_s = job.attained / job.group.charged_gpus
             heappush(self._starving, (now + self._promote * ran_s, job.number, job.runs, job))
         return self._queue_level(job) * QUEUE_GAP + job.submitted
 
@@ -77,9 +77,9 @@ class TiresiasRules(PolicyRules):
         return self._queue_level(job) * QUEUE_GAP + now
 
     def next_rank_change(self, job: EngineJob, now: float) -> float | None:
-        if job.level == len(self.thresholds) or not job.group.gpus:
+        if job.level == len(self.thresholds) or not job.group.charged_gpus:
             return None
-        return now + max(0.0, self.thresholds[job.level] - job.attained) / job.group.gpus
+        return now + max(0.0, self.thresholds[job.level] - job.attained) / job.group.charged_gpus
 
     def on_rank_change(self, job: EngineJob, now: float) -> None:
         job.level += 1

@@ -56,7 +56,7 @@ def _victims(engine: Engine, job: EngineJob, among: NodeSet, prices: ClaimPrices
     """The jobs to stop so that the job fits. It must fit if all claimable jobs are stopped."""
     loss = prices.loss
     chosen, enough = _cheapest_victims(engine, job, among, prices)
-    alone = all(len(victim.places or ()) == 1 for victim in chosen)
+    alone = all(len(victim.places or ()) == 1 and not victim.group.need.gpu_milli for victim in chosen)
     if enough and alone and engine.place in PER_NODE_PLACEMENTS:
         return chosen  # already minimal on each node, and on no more nodes than needed
     resources = engine.resources.copy()
@@ -223,7 +223,8 @@ def _cheapest_victims(
     chosen: dict[EngineJob, None] = {}
     taken = 0
     enough = True
-    for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
+    # A share that fits beside no other one needs a GPU of its own
+    for gpus, count in ((need.gpus or int(need.gpu_milli > 0), need.nodes), (need.rest, int(need.rest > 0))):
         if count:
             offers = prices.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
             enough &= len(offers) == count
@@ -275,7 +276,10 @@ def _node_offer(
 
 
 def _gpus_on_node(job: EngineJob, node: int) -> int:
+    """The whole GPUs that the job holds there."""
     assert job.places is not None
+    if job.group.need.gpu_milli:
+        return 0
     for number, gpus in job.places:
         if number == node:
             return gpus

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
+from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue, enqueue_entries
@@ -61,14 +62,22 @@ class HeadReservation:
             return 0  # the start is unknown, so a job without a known end must not pass
         need = group.need
         gang = need.nodes > 1 or need.rest
-        return group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
+        gpus = _gpus_kept_from_head(need)
+        return group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < gpus)
 
-    def use_spare_gpus(self, places: GpuPlacement) -> None:
+    def use_spare_gpus(self, places: GpuPlacement, need: ResourceRequest) -> None:
         """Subtract a placement from the spare GPUs."""
         for node, gpus in places:
             if node in self.spare:
-                self.spare[node] -= gpus
+                self.spare[node] -= _gpus_kept_from_head(need) if need.gpu_milli else gpus
                 self.known.clear()
+
+
+def _gpus_kept_from_head(need: ResourceRequest) -> int:
+    """How many GPUs of a node a job may make useless to the reserved one. A share that runs past the reserved start
+    counts as one, also if it is placed beside others: these may have ended by then.
+    """
+    return need.gpus or int(need.gpu_milli > 0)
 
 
 def easy_turn(engine: Engine, now: float) -> None:
@@ -226,7 +235,6 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
     preemptible = claimable_jobs(engine, head) if engine.rules.claims else ()
     for other in preemptible:
         resources.give(other.places or (), other.group.need)
-    lack = head.group.gpus - resources.free_gpus
     endings: Sequence[tuple[float, int, EngineJob | None]] = engine.running.by_end
     at = now
     if preemptible:
@@ -243,15 +251,14 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
         at = max(end, now)
         if job:
             resources.give(job.places or (), job.group.need)
-            lack -= job.group.gpus
         else:
             engine.maintenance.reopen_nodes(resources, at)
-            lack = head.group.gpus - resources.free_gpus
         together = index + 1 < len(endings) and endings[index + 1][0] <= at
-        if lack > 0 or together:
+        if head.group.gpus > resources.free_gpus or together:
             continue
         if (places := engine.place(resources, need, engine.maintenance.eligible_nodes(head.group, at))) is not None:
-            spare = {node: resources.free[node] - gpus if counted else -1 for node, gpus in places}
+            resources.take(places, need)
+            spare = {node: resources.free[node] if counted else -1 for node, _ in places}
             return HeadReservation(job=head, at=at, spare=spare, claims=engine.rules.claims)
     return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
 
@@ -382,6 +389,6 @@ def _try_backfill(engine: Engine, reservation: HeadReservation, job: EngineJob, 
     if len(engine.stopped_jobs) > stopped:
         nowhere.clear()
     if not short:
-        reservation.use_spare_gpus(places)
+        reservation.use_spare_gpus(places, group.need)
     engine.begin(job, places, now)
     return True

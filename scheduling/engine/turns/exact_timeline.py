@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.resources import NodeResources, NodeSet
+from scheduling.engine.resources import NodeResources, NodeSet, members
 from scheduling.engine.turns.timeline import PlannedShare, ResourceTimeline
 
 
@@ -52,7 +52,25 @@ class ExactTimeline(ResourceTimeline):
         own = self._steps[step].resources.copy()
         for share in released:
             own.give(share.places, share.need)
-        return own.free == resources.free and own.usable == resources.usable
+        return own.free == resources.free and own.usable == resources.usable and own.has_same_shares(resources)
+
+    def resources_throughout(self, first: int, last: int, among: NodeSet) -> NodeResources:
+        """What shares find free on these nodes in all steps of the range. Each position is the same GPU in all steps,
+        so the least that is left at it lasts throughout."""
+        lasting = self._steps[first].resources.copy()
+        steps = [step.resources for step in self._steps[first:last]]
+        for number in members(among):
+            count = max(len(resources.shared.get(number, ())) for resources in steps)
+            if count:
+                lasting.shared[number] = [
+                    min(resources.left_on_gpu(number, position) for resources in steps) for position in range(count)
+                ]
+            lasting.free[number] = min(resources.free[number] for resources in steps)
+        return lasting
+
+    def share_lasts(self, first: int, last: int, share: PlannedShare) -> bool:
+        """Whether what this share of a GPU takes is free in all steps of the range."""
+        return all(step.resources.has_free(share.places, share.need) for step in self._steps[first:last])
 
 
 class TimelineStep:
@@ -84,7 +102,8 @@ class TimelineStep:
             for number, nodes in enumerate(fitting):
                 if nodes & bit:
                     request = self._requests[number]
-                    if free < request.gpus or cpus < request.cpus or memory_mb < request.memory_mb:
+                    fits = free >= request.gpus and cpus >= request.cpus and memory_mb >= request.memory_mb
+                    if not fits or (request.gpu_milli and not resources.shared_places(node, request.gpu_milli)):
                         fitting[number] = nodes ^ bit
 
     def copy(self) -> TimelineStep:

@@ -101,11 +101,11 @@ class ReservationPlan:
                 first = timeline.next_start(first, narrow, request, min_nodes, eligible)
             else:
                 beside = timeline.nodes_fitting_throughout(first, last, beside_request, 0, eligible)[0] if rest else 0
-                resources, without_victims = timeline.resources_at(first), 0
+                without_victims = 0
                 if first == 0 and self._engine.borrowers.jobs and not job.group.borrows:
                     without_victims = self._engine.resources.fitting_nodes(need, among)
-                places = without_victims and self._find_placement(resources, need, rest, without_victims, beside)
-                if places or (places := self._find_placement(resources, need, rest, among, beside)):
+                places = without_victims and self._find_placement(first, last, need, rest, without_victims, beside)
+                if places or (places := self._find_placement(first, last, need, rest, among, beside)):
                     share = PlannedShare(places, need)
                     self._reserve_share(first, last, until, share)
                     self.starts[job] = begins, share
@@ -133,18 +133,33 @@ class ReservationPlan:
 
     def _find_placement(
         self,
-        resources: NodeResources,
+        first: int,
+        last: int,
         need: ResourceRequest,
         rest: ResourceRequest | None,
         among: NodeSet,
         beside: NodeSet,
     ) -> GpuPlacement | None:
         """Place the whole nodes, then the remainder on another node."""
+        if need.gpu_milli:
+            return self._find_share_of_gpu(first, last, need, among)
+        resources = self.timeline.resources_at(first)
         whole = self._place(resources, replace(need, rest=0) if rest else need, among)
         if whole is None or rest is None:
             return whole
-        last = self._place(resources, rest, beside & ~sum(1 << node for node, _ in whole))
-        return (*whole, *last) if last is not None else None
+        remainder = self._place(resources, rest, beside & ~sum(1 << node for node, _ in whole))
+        return (*whole, *remainder) if remainder is not None else None
+
+    def _find_share_of_gpu(self, first: int, last: int, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+        """Place a share on a GPU that has it free in all these steps. That its node has it free in each of them is not
+        enough, because it may be on different GPUs.
+        """
+        timeline = self.timeline
+        assert isinstance(timeline, ExactTimeline)
+        places = self._place(timeline.resources_at(first), need, among)
+        if places is None or timeline.share_lasts(first, last, PlannedShare(places, need)):
+            return places
+        return self._place(timeline.resources_throughout(first, last, among), need, among)
 
     def _reserve_share(self, first: int, last: int, until: float, share: PlannedShare) -> None:
         """Take the share from all steps before `until`. `last` is the first step that is not before it."""
@@ -219,12 +234,16 @@ def _free_resources_over_time(engine: Engine, groups: list[EndGroup]) -> Iterato
 
 
 def _only_gpus_can_be_short(engine: Engine, groups: list[EndGroup]) -> bool:
-    """Whether `GpuOnlyTimeline` can be used: at all times, nodes have enough CPUs and memory for their free GPUs."""
+    """Whether `GpuOnlyTimeline` can be used: jobs need whole GPUs, and at all times, nodes have enough CPUs and memory
+    for their free GPUs.
+    """
     a_gpu = _max_cpu_memory_per_gpu(engine)
     resources = engine.owner_resources
     if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS:
         return False
     if engine.place not in PER_NODE_PLACEMENTS or engine.maintenance.periods:
+        return False
+    if any(group.need.gpu_milli for group in engine.groups.values()):
         return False
     if not any(a_gpu):
         return True

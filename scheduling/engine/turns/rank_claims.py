@@ -16,7 +16,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 
-from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.resources import GpuPlacement, NodeResources
@@ -43,7 +42,7 @@ def claim_by_rank(engine: Engine, now: float) -> None:
                 continue
             unclaimed = before
         entry: QueueEntry = heappop(group.queue)
-        if unclaimed is None or _take(unclaimed, group.need, places):
+        if unclaimed is None or unclaimed.take_if_free(places, group.need):
             engine.begin(entry[3], places, now)
         else:
             claims.append((entry, places))
@@ -53,17 +52,6 @@ def claim_by_rank(engine: Engine, now: float) -> None:
     for group in list(engine.waiting_groups):
         engine.tidy(group)
     _let_claims_wait(engine, claims)
-
-
-def _take(resources: NodeResources, need: ResourceRequest, places: GpuPlacement) -> bool:
-    """Take the resources of a placement; False if they are not all free."""
-    if any(
-        resources.free[node] < gpus or resources.cpus[node] < need.cpus or resources.memory_mb[node] < need.memory_mb
-        for node, gpus in places
-    ):
-        return False
-    resources.take(places, need)
-    return True
 
 
 def _ranked_group(engine: Engine, group: RequestGroup, now: float) -> RankedGroup:

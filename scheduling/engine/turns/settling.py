@@ -6,32 +6,11 @@ preempts. A replay with the knowledge of a live cluster does the same (`replay/k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob
-
-
-class UnclaimedResources:
-    """What was really free before a turn, without GPUs that victims still hold."""
-
-    def __init__(self, gpus: Sequence[int], cpus: Sequence[int], memory_mb: Sequence[int]) -> None:
-        self._gpus, self._cpus, self._memory_mb = list(gpus), list(cpus), list(memory_mb)
-
-    def take(self, job: EngineJob) -> bool:
-        """Take the resources of the job's placement; False if they are not all free."""
-        need, places = job.group.need, job.places
-        assert places is not None
-        cpus, memory_mb = need.cpus, need.memory_mb
-        for number, gpus in places:
-            if self._gpus[number] < gpus or self._cpus[number] < cpus or self._memory_mb[number] < memory_mb:
-                return False
-        for number, gpus in places:
-            self._gpus[number] -= gpus
-            self._cpus[number] -= cpus
-            self._memory_mb[number] -= memory_mb
-        return True
+from scheduling.engine.resources import NodeResources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +26,15 @@ class SettledTurn:
     restored: list[EngineJob]
 
 
-def settle_turn(engine: Engine, free: UnclaimedResources) -> SettledTurn:
-    """Separate the starts of the last turn that need a preemption first."""
+def settle_turn(engine: Engine, free: NodeResources) -> SettledTurn:
+    """Separate the starts of the last turn that need a preemption first.
+
+    `free` is what was really free before the turn, without GPUs that victims still hold. The starts take it.
+    """
     started = set(engine.started_jobs)
     stops = [job for job in engine.stopped_jobs if job not in started]
     holding = [job for job in engine.started_jobs if job.places is not None]
-    delayed = [job for job in holding if not free.take(job)] if stops else []
+    delayed = [job for job in holding if not free.take_if_free(job.places or (), job.group.need)] if stops else []
     later = set(delayed)
     return SettledTurn(
         starts=[job for job in holding if job not in later] if later else holding,
@@ -62,7 +44,7 @@ def settle_turn(engine: Engine, free: UnclaimedResources) -> SettledTurn:
     )
 
 
-def settle_replayed_turn(engine: Engine, free: UnclaimedResources, now: float) -> bool:
+def settle_replayed_turn(engine: Engine, free: NodeResources, now: float) -> bool:
     """Take back the starts that need a preemption first, and let these jobs and the victims wait. Whether any job was
     stopped, so that another turn follows. The engine must not requeue stopped jobs itself.
     """

@@ -16,8 +16,9 @@ class ResourceTimeline:
 
     A timeline is made with the resources at the start of each step, of which it keeps no reference, and with a list of
     requests. Requests are identified by their index in this list, which the plan may extend later. A node fits a
-    request in a step if it is usable then and has the GPUs, CPUs and memory of one share free; `nodes` and `rest` of
-    the request do not matter here. Ranges of steps are half-open: from `first` to before `last`.
+    request in a step if it is usable then and has what the request needs on one node free: GPUs or a part of a GPU,
+    CPUs and memory. `nodes` and `rest` of the request do not matter here. Ranges of steps are half-open: from `first`
+    to before `last`.
     """
 
     __slots__ = ()
@@ -73,7 +74,9 @@ class ResourceTimeline:
 
 
 class PlannedShare:
-    """The resources a job takes: its placement, and the same as node sets by number of GPUs per node."""
+    """The resources a job takes: its placement, and the same as node sets by number of GPUs per node. `sets` means
+    nothing for a part of a GPU, which only `ExactTimeline` takes.
+    """
 
     __slots__ = ("need", "places", "sets")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db import transaction
@@ -20,6 +21,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.gpu_shares import shards_of_milli
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.models import Allocation, Attempt, ClusterCommand, Installation, Job
 from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
@@ -148,18 +150,28 @@ def _record_failure(command: ClusterCommand, error: BackendError, now: datetime)
     return False
 
 
+class AllocatedNode(NamedTuple):
+    gpu_model: str
+    shards_per_gpu: int
+
+
+NO_NODE = AllocatedNode("", 0)
+
+
 def _submissions(attempts: Sequence[Attempt]) -> list[SubmitRequest]:
-    placed: dict[int, dict[str, str]] = defaultdict(dict)
+    placed: dict[int, dict[str, AllocatedNode]] = defaultdict(dict)
     rows = Allocation.objects.filter(attempt__in=attempts).order_by("node__name")
-    for attempt, node, model in rows.values_list("attempt_id", "node__name", "node__gpu_model"):
-        placed[attempt][node] = model
+    for attempt, node, *hardware in rows.values_list(
+        "attempt_id", "node__name", "node__gpu_model", "node__shards_per_gpu"
+    ):
+        placed[attempt][node] = AllocatedNode(*hardware)
     installation = Installation.current_id() if attempts else ""
     return [_submission(attempt, placed[attempt.pk], installation) for attempt in attempts]
 
 
-def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -> SubmitRequest:
-    """Return the request of one attempt. `nodes` contains the GPU model of each node."""
-    job = attempt.job
+def _submission(attempt: Attempt, nodes: Mapping[str, AllocatedNode], installation: str) -> SubmitRequest:
+    """Return the request of one attempt."""
+    job, hardware = attempt.job, next(iter(nodes.values()), NO_NODE)
     record = record_directory(attempt.log_path)
     return SubmitRequest(
         key=attempt.key,
@@ -171,7 +183,8 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -
         environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
         gpus_per_node=job.gpus_per_node,
-        gpu_model=next(iter(nodes.values()), ""),  # the request may name several
+        gpu_shards=shards_of_milli(job.gpu_milli, hardware.shards_per_gpu),
+        gpu_model=hardware.gpu_model,  # the request may name several
         cpus_per_node=job.cpus_per_node,
         memory_per_node_mb=job.memory_per_node_mb,
         time_limit=job.time_limit,

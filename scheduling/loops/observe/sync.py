@@ -23,8 +23,8 @@ from django.db.models import Q, QuerySet
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import has_unknown_outcome
-from jobs.actions.jobs import GpuCorrection
 from jobs.actions.one_row import skip_row_on_error
+from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import (
@@ -106,7 +106,8 @@ def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
 def _attempts_without_gpus(ours: QuerySet[Attempt]) -> set[int]:
     """Return the attempts that request GPUs but have no allocations yet: adopted ones, and those restored before they
     ran."""
-    taken_over = ours.filter(Q(nodelist="") | ~Q(job__foreign_key=""), job__gpus_per_node__gt=0)
+    requests_gpus = Q(job__gpus_per_node__gt=0) | Q(job__gpu_milli__gt=0)
+    taken_over = ours.filter(requests_gpus, Q(nodelist="") | ~Q(job__foreign_key=""))
     ids = set(taken_over.values_list("pk", flat=True))
     if not ids:
         return ids
@@ -250,7 +251,7 @@ def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob
     held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
     corrections = [
         GpuCorrection(attempt_id=attempt, node_id=node, promised=old, given=new)
-        for attempt, node, promised in held.gpus_by_attempt_and_node()
+        for attempt, node, promised, _ in held.gpus_by_attempt_and_node()
         for old, new in _gpu_index_swaps(promised, actual.get((keys[attempt], nodes[node]), ()))
     ]
     with skip_row_on_error("the GPU indices"):

@@ -7,7 +7,8 @@ from django.db import IntegrityError, InternalError, transaction
 from django.db.utils import Error
 
 from jobs.actions import jobs as job_actions
-from jobs.actions.jobs import GpuCorrection, JobStateChanged
+from jobs.actions.jobs import JobStateChanged
+from jobs.actions.promise import GpuCorrection
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.core.spec import InvalidField
@@ -116,7 +117,7 @@ def test_gpu_has_at_most_one_live_holder():
     make.attempt(make.job(gpus_per_node=2), gpus=(0, 1))
     late = make.job(gpus_per_node=2)
 
-    with pytest.raises(IntegrityError, match="one_live_holder_per_gpu"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="gpu_not_over_allocated"), transaction.atomic():
         make.attempt(late, gpus=(1, 2))
 
     late.refresh_from_db()

@@ -269,3 +269,91 @@ def test_the_number_of_reported_fields_is_bounded():
         parse(**{f"field{n}": n for n in range(10_000)})
 
     assert len(found.value.by_field) == 20
+
+
+SHARING = ClusterShape(
+    name="seren",
+    nodes=(
+        NodeShape(count=2, gpus=8, cpus=128, memory_mb=1024 * 1024, shards_per_gpu=8),
+        NodeShape(count=2, gpus=8, cpus=128, memory_mb=1024 * 1024),
+    ),
+    gpu_share_kinds=("evaluation", "debug"),
+)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "milli"),
+    [
+        ({"gpus_per_node": 0.5}, 500),
+        ({"gpus_per_node": 0.125}, 125),
+        ({"gpu_shards": 2}, 250),
+        ({"gpu_shards": 7}, 875),
+    ],
+)
+def test_part_of_a_gpu_is_read(request_fields, milli):
+    job = spec.parse({"command": "x", "kind": "evaluation", **request_fields}, SHARING)
+
+    assert (job.gpus_per_node, job.gpu_milli, job.cpus_per_node) == (0, milli, milli * 16 // 1000)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "field", "sentence"),
+    [
+        (
+            {"kind": "sft"},
+            "gpus_per_node",
+            "only jobs of kind evaluation or debug may request a part of a GPU on seren",
+        ),
+        ({"nodes": 2}, "nodes", "a part of a GPU is on one node; request whole GPUs for several nodes"),
+        (
+            {"preemptible": True},
+            "preemptible",
+            "a job with a part of a GPU cannot be preempted, because others share the GPU",
+        ),
+        (
+            {"gpus_per_node": 0.3},
+            "gpus_per_node",
+            "0.3 is not a whole number of shards; a GPU of seren has 8, so request 0.25 or 0.375",
+        ),
+        (
+            {"gpus_per_node": 0.95},
+            "gpus_per_node",
+            "0.95 is not a whole number of shards; a GPU of seren has 8, so request 0.875",
+        ),
+        ({"gpus_per_node": 1.5}, "gpus_per_node", "1.5 is neither a whole number nor below 1"),
+        ({"gpus_per_node": 0.1234}, "gpus_per_node", "0.1234 has more than three decimals"),
+        ({"gpu_shards": 2}, "gpu_shards", "is a part of one GPU; leave out gpus_per_node"),
+        (
+            {"gpu_shards": 8, "gpus_per_node": 0},
+            "gpu_shards",
+            "8 is not below the 8 shards of a GPU of seren",
+        ),
+    ],
+)
+def test_part_of_a_gpu_is_refused_with_one_sentence(request_fields, field, sentence):
+    request = {"command": "x", "kind": "debug", "gpus_per_node": 0.5, **request_fields}
+
+    with pytest.raises(InvalidField) as refused:
+        spec.parse(request, SHARING)
+
+    assert (refused.value.field, refused.value.why) == (field, sentence)
+
+
+@pytest.mark.parametrize("request_fields", [{"gpus_per_node": 0.5}, {"gpu_shards": 2}])
+def test_no_job_may_share_a_gpu_by_default(request_fields):
+    with pytest.raises(InvalidField, match="no job may request a part of a GPU on seren"):
+        spec.parse({"command": "x", "kind": "debug", **request_fields}, SEREN)
+
+
+def test_cluster_without_shards_says_so():
+    shape = replace(SEREN, gpu_share_kinds=("debug",))
+
+    with pytest.raises(InvalidField, match="no matching node of seren has GPUs with shards; request whole GPUs"):
+        spec.parse({"command": "x", "kind": "debug", "gpu_shards": 2}, shape)
+
+
+@pytest.mark.parametrize("gpus", [2, 2.0])
+def test_whole_number_of_gpus_is_read_as_before(gpus):
+    job = spec.parse({"command": "x", "gpus_per_node": gpus}, SEREN)
+
+    assert (repr(job.gpus_per_node), job.gpu_milli) == ("2", 0)

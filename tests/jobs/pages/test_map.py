@@ -22,7 +22,7 @@ def test_gpus_are_listed_in_the_order_of_the_nodes():
 
     drawn = gpu_map.gpu_map_payload(
         there,
-        [(2, 0, 7), (2, 1, 9)],
+        [(2, 0, 7, 1000), (2, 1, 9, 1000)],
         {7: VisibleJob(public_id="a", name="n", team="t", user="u")},
         {1: GpuReadings(busy=(5.4, float("nan")), xid=(0, 79))},
     )

@@ -30,13 +30,13 @@ def test_use_is_counted_by_kind_and_for_the_whole_team():
     )
 
     assert uses == {
-        ("a", JobKind.DEBUG): QuotaUse(held=4, borrowed=8, waiting=16),
-        ("a", JobKind.SFT): QuotaUse(held=2),
-        ("a", None): QuotaUse(held=6, borrowed=8, waiting=16),
-        ("b", JobKind.DEBUG): QuotaUse(held=1),
-        ("b", None): QuotaUse(held=1),
-        ("c", JobKind.OTHER): QuotaUse(waiting=3),
-        ("c", None): QuotaUse(waiting=3),
+        ("a", JobKind.DEBUG): QuotaUse(held_milli=4_000, borrowed_milli=8_000, waiting_milli=16_000),
+        ("a", JobKind.SFT): QuotaUse(held_milli=2_000),
+        ("a", None): QuotaUse(held_milli=6_000, borrowed_milli=8_000, waiting_milli=16_000),
+        ("b", JobKind.DEBUG): QuotaUse(held_milli=1_000),
+        ("b", None): QuotaUse(held_milli=1_000),
+        ("c", JobKind.OTHER): QuotaUse(waiting_milli=3_000),
+        ("c", None): QuotaUse(waiting_milli=3_000),
     }
 
 
@@ -45,7 +45,7 @@ def parts(account, most):
 
 
 def test_bar_shows_held_free_and_borrowed_gpus_on_a_common_scale():
-    account = QuotaAccount(team="a", owned=8, use=QuotaUse(held=6, borrowed=4))
+    account = QuotaAccount(team="a", owned=8, use=QuotaUse(held_milli=6_000, borrowed_milli=4_000))
 
     assert (account.left, account.bar_length) == (2, 12)
     assert parts(account, 20) == [
@@ -60,7 +60,7 @@ def test_reserved_quota_is_named_and_empty_parts_are_left_out():
 
 
 def test_team_over_its_quota_or_without_one_has_nothing_left():
-    over, without = (QuotaAccount(team="a", owned=owned, use=QuotaUse(held=6)) for owned in (4, None))
+    over, without = (QuotaAccount(team="a", owned=owned, use=QuotaUse(held_milli=6_000)) for owned in (4, None))
 
     assert (over.left, over.bar_length, without.left, without.bar_length) == (0, 6, 0, 6)
 
@@ -73,9 +73,9 @@ QUOTAS = [
     QuotaView(team="c", kind=JobKind.DEBUG, gpus=4),
 ]
 USES = {
-    ("a", JobKind.PRETRAIN): QuotaUse(held=9),
-    ("a", None): QuotaUse(held=12, waiting=1),
-    ("d", None): QuotaUse(held=2, borrowed=1),
+    ("a", JobKind.PRETRAIN): QuotaUse(held_milli=9_000),
+    ("a", None): QuotaUse(held_milli=12_000, waiting_milli=1_000),
+    ("d", None): QuotaUse(held_milli=2_000, borrowed_milli=1_000),
 }
 
 
@@ -98,11 +98,11 @@ def test_hidden_teams_form_one_account():
     assert [one.team for one in shown] == ["b"]
     # the quota of the whole team counts, else those of its kinds
     assert (hidden.team, hidden.teams, hidden.owned) == ("", 3, 20 + 3 + 4)
-    assert hidden.use == QuotaUse(held=14, borrowed=1, waiting=1)
+    assert hidden.use == QuotaUse(held_milli=14_000, borrowed_milli=1_000, waiting_milli=1_000)
 
 
 def test_hidden_teams_without_a_quota_own_nothing():
-    (hidden,) = accounts([], {("d", None): QuotaUse(held=2)}, (), lambda team: False)
+    (hidden,) = accounts([], {("d", None): QuotaUse(held_milli=2_000)}, (), lambda team: False)
 
     assert (hidden.owned, hidden.use.held) == (None, 2)
     assert USES["d", None].held == 2

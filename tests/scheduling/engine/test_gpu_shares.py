@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.placements.baselines import BestFitPlacement, RandomPlacement
 from scheduling.engine.placements.gradient import Fragmentation, GradientPlacement
-from scheduling.engine.resources import ALL_NODES, WHOLE_GPU
+from scheduling.engine.resources import ALL_NODES
 from tests.scheduling.engine.test_placements import room
 from tests.scheduling.replay.replaying import examples
 

@@ -347,3 +347,75 @@ def test_windows_equal_ledgers_of_their_own(facts, cuts):
 
     for window, (low, high) in enumerate(pairwise(edges)):
         assert divided.get(window, Counter()) == sums(facts, low, high)
+
+
+# --- shares of GPUs
+
+
+def share(attempt, start, end, milli, gpu=0):
+    return GpuAllocation(attempt, start, end, (gpu,), milli=milli)
+
+
+def by_holder(facts, start=0, end=1000):
+    return {
+        (entry.attempt, entry.bucket): entry.gpu_us for entry in ledger_entries(facts, (start, end)) if entry.gpu_us
+    }
+
+
+def test_shares_of_a_gpu_count_their_parts():
+    holdings = [share(1, 0, 1000, 500), share(2, 200, 1000, 300)]
+
+    assert by_holder(LedgerInput(machines=[node(gpus=1, holdings=holdings)])) == {
+        (1, Bucket.PRODUCTIVE): 500,
+        (2, Bucket.PRODUCTIVE): 240,
+        (None, Bucket.FREE): 260,
+    }
+
+
+def test_rest_of_a_shared_gpu_is_fragmented_while_a_job_waits():
+    machine = node(gpus=2, holdings=[share(1, 0, 1000, 500)])
+    facts = LedgerInput(machines=[machine], waits=[WaitInterval(400, 1000, 1)])
+
+    assert by_holder(facts) == {
+        (1, Bucket.PRODUCTIVE): 500,
+        (None, Bucket.FREE): 600,  # before the job waited
+        (None, Bucket.FRAGMENTED): 300,
+        (None, Bucket.RESERVED_IDLE): 600,  # the other GPU
+    }
+
+
+def test_node_that_is_down_covers_shares():
+    machine = node(gpus=1, holdings=[share(1, 0, 1000, 500)], spells=[BucketInterval(0, 100, Bucket.DOWN)])
+
+    assert by_holder(LedgerInput(machines=[machine])) == {
+        (1, Bucket.PRODUCTIVE): 450,
+        (None, Bucket.FREE): 450,
+        (None, Bucket.DOWN): 100,
+    }
+
+
+share_holdings = st.lists(
+    st.builds(
+        share,
+        st.integers(1, 6),
+        st.integers(0, 900),
+        st.integers(0, 1000),
+        st.sampled_from([125, 333, 500, 999, 1000]),
+        st.integers(0, 1),
+    ),
+    max_size=12,
+)
+
+
+@given(holdings=share_holdings, edges=st.lists(st.integers(1, 999), max_size=4, unique=True))
+@settings(max_examples=200)
+def test_buckets_add_up_with_shares_in_any_division_of_time(holdings, edges):
+    lives = {1: [BucketInterval(100, 600, Bucket.LOST_WORK)], 2: [BucketInterval(0, 333, Bucket.START_UP)]}
+    facts = LedgerInput(machines=[node(gpus=2, holdings=holdings)], lives=lives, waits=[WaitInterval(300, 700, 1)])
+    divided = (0, *sorted(edges), 1000)
+
+    whole = sum_by_key(ledger_entries(facts, (0, 1000)), lambda entry: entry.attempt)
+    parts = sum_by_key(ledger_entries(facts, divided), lambda entry: entry.attempt)
+
+    assert sum(sum(sizes.values()) for sizes in whole.values()) == 2000
+    assert {key: +sizes for key, sizes in parts.items()} == {key: +sizes for key, sizes in whole.items()}

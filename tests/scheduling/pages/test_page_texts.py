@@ -96,8 +96,10 @@ def test_silent_cluster_shows_its_last_contact():
 
 
 def test_quota_text_lists_only_what_applies():
-    plain = QuotaAccount(team="vision", owned=8, use=QuotaUse(held=4))
-    busy = QuotaAccount(team="vision", owned=8, reserved=True, use=QuotaUse(held=4, borrowed=2, waiting=3))
+    plain = QuotaAccount(team="vision", owned=8, use=QuotaUse(held_milli=4_000))
+    busy = QuotaAccount(
+        team="vision", owned=8, reserved=True, use=QuotaUse(held_milli=4_000, borrowed_milli=2_000, waiting_milli=3_000)
+    )
 
     assert plain.use_text == " of 8 allocated"
     assert busy.use_text == " of 8 allocated, 4 reserved, 2 borrowed, 3 requested"

@@ -127,3 +127,19 @@ def test_sums_equal_the_counters_whatever_is_missing(seed):
     assert sum(one.counter_j for one in sums.values()) == pytest.approx(moved, rel=1e-9)
     for (_, attempt), one in sums.items():
         assert attempt is None or one.gpu_s <= HOUR + 1e-6
+
+
+def test_shares_of_a_gpu_get_their_part_of_its_energy_and_the_rest_is_idle():
+    samples = [counter(0, 0.0), counter(100, 10_000.0)]
+    holds = [
+        GpuHold(attempt=1, gpu=0, start_s=0, end_s=100, share=0.5),
+        GpuHold(attempt=2, gpu=0, start_s=50, end_s=100, share=0.25),
+    ]
+
+    found = energy(samples, holds)
+
+    assert {key[1]: (sums.counter_j, sums.gpu_s) for key, sums in found.items()} == {
+        1: (5000.0, 50.0),
+        2: (1250.0, 12.5),
+        None: (3750.0, 37.5),
+    }

@@ -204,3 +204,21 @@ def test_setting_that_a_live_cluster_cannot_have_is_refused(tmp_path):
 
     with pytest.raises(CommandError, match="policy_settings: tiresias: promote: is only available in replays"):
         call_command("simulate", str(path), *words)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("policy", "given_settings"), [*POLICIES[:3], *POLICIES[-6:]])
+def test_doors_agree_on_shares_of_gpus(policy, given_settings):
+    dice = np.random.default_rng(8)
+    columns = {name: dice.choice(list(words), 40).tolist() for name, words in (("users", "pqr"), ("names", "xy"))}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation"], 40).tolist()
+    milli = dice.choice([0, 0, 125, 250, 500, 500, 700], 40)
+    columns["gpus"] = np.where(milli, 0, dice.choice([1, 1, 2, 4, 8], 40))
+    columns["limit_s"] = dice.choice([float("nan"), 20.0, 90.0], 40)
+    times = {"submit_s": np.sort(dice.integers(0, 120, 40)), "runtime_s": dice.integers(1, 60, 40)}
+    trace = trace_as_live(trace_from_columns("shares", gpu_milli=milli, **times, **columns), SETTING.gpus_per_node)
+
+    live, replayed = both_doors(trace, policy, dataclasses.replace(SETTING, policy_settings=given_settings))
+
+    assert live == replayed
+    assert {start.row for start in live} == set(range(40))

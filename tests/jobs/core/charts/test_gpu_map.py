@@ -26,7 +26,7 @@ def payload(*spots, holders=(), known=None, readings=None):
 
 def test_gpus_are_listed_node_after_node_in_the_order_of_the_network():
     nodes = [spot(1, "n1", leaf="l2"), spot(2, "n2", rack="r2"), spot(3, "n3"), spot(4, "n0", is_schedulable=False)]
-    holders = [(1, 0, 70), (2, 1, 71), (3, 1, 99)]
+    holders = [(1, 0, 70, 1000), (2, 1, 71, 1000), (3, 1, 99, 1000)]
     known = {
         70: VisibleJob(public_id="j70", name="a", team="t", user="u"),
         71: VisibleJob(public_id="j71", name="b", team="t", user="u"),
@@ -41,7 +41,7 @@ def test_gpus_are_listed_node_after_node_in_the_order_of_the_network():
 
 
 def test_gpu_of_a_foreign_job_is_marked_unless_a_job_of_ours_holds_it():
-    made = payload(spot(1, gpus=3, foreign=(0, 1)), holders=[(1, 0, 70)])
+    made = payload(spot(1, gpus=3, foreign=(0, 1)), holders=[(1, 0, 70, 1000)])
 
     assert made["who"] == [HIDDEN_JOB, FOREIGN_JOB, FREE_GPU]
 
@@ -74,3 +74,13 @@ def test_racks_are_summed_and_foreign_jobs_hold_gpus_too():
         RackSummary(leaf="l1", rack="r1", nodes=2, gpus=16, held=10, closed=3),
     ]
     assert summaries[1].free == 3
+
+
+def test_jobs_that_share_a_gpu_are_listed_with_their_parts():
+    holders = [(1, 0, 99, 250), (1, 0, 70, 500), (1, 1, 99, 1000)]
+    known = {70: VisibleJob(public_id="j70", name="a", team="t", user="u")}
+
+    made = payload(spot(1, gpus=3), holders=holders, known=known)
+
+    assert made["who"] == [0, HIDDEN_JOB, FREE_GPU]
+    assert made["shares"] == [[0, [0, 500], [HIDDEN_JOB, 250]]]
