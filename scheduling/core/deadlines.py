@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from jobs.core.deadlines import percent_text
 from scheduling.core.distributions import P90_SIGMAS, Distribution, PastPredictions, chance_of_sum
 from scheduling.core.number_texts import duration_text
 from scheduling.engine.history import UNKNOWN_S
@@ -50,7 +51,7 @@ class JobScope(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadlineForecast:
+class EndPrediction:
     """Whether a job ends before its deadline. `start` is the predicted start, or the actual one of a running job."""
 
     deadline: datetime
@@ -78,12 +79,6 @@ def run_text(run: Distribution) -> str:
     if high - median <= 2 * (median - low) and median - low <= 2 * (high - median):
         return f"{duration_text(median)} ± {duration_text((high - low) / 2)}"
     return f"{duration_text(median)} (from {duration_text(low)} to {duration_text(high)})"
-
-
-def percent_text(probability: float) -> str:
-    """A whole percentage. Certainty is never claimed."""
-    percent = round(100 * probability)
-    return "under 1%" if percent < 1 else "over 99%" if percent > 99 else f"{percent}%"
 
 
 def _clock_text(at: datetime, other: datetime) -> str:
@@ -131,10 +126,10 @@ class DeadlineModel:
 
     def before_start(
         self, run: Distribution, deadline: datetime, *, now: datetime, p50: datetime, p90: datetime
-    ) -> DeadlineForecast:
+    ) -> EndPrediction:
         """The forecast of a waiting job with these start estimates."""
         wait = self.wait(*(max(0.0, (at - now).total_seconds()) for at in (p50, p90)))
-        return DeadlineForecast(
+        return EndPrediction(
             deadline=deadline,
             probability=chance_of_sum(wait, run, (deadline - now).total_seconds()),
             run=run,
@@ -143,12 +138,12 @@ class DeadlineModel:
 
     def after_start(
         self, run: Distribution, deadline: datetime, *, now: datetime, started_at: datetime
-    ) -> DeadlineForecast:
+    ) -> EndPrediction:
         """The forecast of a running job. `run` is its run time as it was expected before the start."""
         past_s = max(0.0, (now - started_at).total_seconds())
         # A job that has outrun everything is expected to go on for as long again
         left = run.remaining_after(past_s) or Distribution.log_normal(past_s, PREDICTION_SIGMA)
-        return DeadlineForecast(
+        return EndPrediction(
             deadline=deadline,
             probability=float(left.at_most((deadline - now).total_seconds())),
             run=Distribution(left.values + past_s, left.weights),

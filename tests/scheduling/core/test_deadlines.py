@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.deadlines import DeadlineModel, JobScope, PastWait, percent_text, run_text
+from scheduling.core.deadlines import DeadlineModel, JobScope, PastWait, run_text
 from scheduling.core.distributions import Distribution
 from scheduling.engine.run_time_estimates import PastJob
 from tests.make import NOON
@@ -119,11 +119,6 @@ def test_running_job_that_outran_everything_still_has_a_chance():
     )
 
     assert 0.5 < known.probability < 1.0
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.0, "under 1%"), (0.5, "50%"), (0.994, "99%"), (1.0, "over 99%")])
-def test_percentage_never_claims_certainty(share, text):
-    assert percent_text(share) == text
 
 
 @given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(1, 1e6), st.floats(0, 1e6))
