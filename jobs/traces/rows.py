@@ -29,13 +29,14 @@ NUMBER_FIELDS = (
     "duration",
     "queue_s",
     "limit_s",
+    "deadline_s",
     "gpus",
     "asked_gpus",
     "nodes",
     "cpus",
     "memory_mb",
 )
-STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "deadline_s", "gpus", "nodes", "cpus", "memory_mb")
 
 MAX_GPUS = 10_000_000  # more than any cluster has, so larger values are errors
 
@@ -215,7 +216,7 @@ def _build_trace(
     bad: Sequence[InvalidRow],
     bad_count: int,
 ) -> Trace:
-    floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
+    floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "deadline_s", "cpus", "memory_mb")
     named_columns: dict[str, Any] = {**words, **{name: columns[name] for name in floats}}
     trace = Trace(
         source=source,
