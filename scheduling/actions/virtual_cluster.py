@@ -109,7 +109,9 @@ class VirtualCluster:
             cpus_per_node=cpus,
             memory_per_node_mb=memory_mb,
             time_limit=timedelta(seconds=limit_s) if limit_s < float("inf") else None,
-            deadline_at=virtual_datetime(float(trace.deadline_s[row])) if math.isfinite(trace.deadline_s[row]) else None,
+            deadline_at=virtual_datetime(float(trace.deadline_s[row]))
+            if math.isfinite(trace.deadline_s[row])
+            else None,
             preemptible=self._all_agree or (self._borrows and kind in self._setting.best_effort),
             submitted_at=virtual_datetime(at_s),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 POLICY_SUMMARIES = {
     "acme": "quotas per team, idle GPUs lent to preemptible jobs, backfilling",
+    "chronus": "leases; jobs are admitted while all admitted deadlines can be met",
     "conservative": "first come, first served; others pass only if they delay nobody",
     "drf": "the team with the smallest share of GPUs, CPUs or memory first",
     "easy": "first come, first served; others pass if they do not delay the first",

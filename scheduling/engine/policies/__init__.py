@@ -15,6 +15,7 @@ from importlib import import_module
 
 from scheduling.engine.live import LivePolicy, live_policy
 from scheduling.engine.policies.acme import AcmeRules
+from scheduling.engine.policies.chronus import ChronusRules
 from scheduling.engine.policies.conservative import ConservativeRules
 from scheduling.engine.policies.drf import DrfRules
 from scheduling.engine.policies.easy import EasyRules
@@ -48,6 +49,7 @@ ALL_POLICY_RULES = (
     DrfRules,
     ThemisRules,
     EdfRules,
+    ChronusRules,
     AcmeRules,
 )
 LIVE_POLICY_RULES = (
