@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -283,14 +283,14 @@ def _sbatch_time(word: str, now: datetime) -> datetime:
     if word in ("now", "today", "tomorrow"):
         return now + timedelta(days=word == "tomorrow")
     if match := CLOCK_PATTERN.fullmatch(CLOCK_WORDS.get(word, word)):
-        at = now.replace(**_clock_fields(match))
+        at = datetime.combine(now, _time_of_day(match), now.tzinfo)
         return at if at > now else at + timedelta(days=1)
     if match := DATE_PATTERN.fullmatch(word):
         return _day_of_year(match, now)
     return datetime.fromisoformat(word.upper())
 
 
-def _clock_fields(match: re.Match[str]) -> dict[str, int]:
+def _time_of_day(match: re.Match[str]) -> time:
     hour, minute, second = (int(part or 0) for part in match.group(1, 2, 3))
     if not (match[2] or match[4]):
         raise ValueError("a number alone is no time of day")
@@ -298,7 +298,7 @@ def _clock_fields(match: re.Match[str]) -> dict[str, int]:
         if not 1 <= hour <= 12:
             raise ValueError("not an hour of a 12-hour clock")
         hour = hour % 12 + 12 * (match[4] == "pm")
-    return {"hour": hour, "minute": minute, "second": second, "microsecond": 0}
+    return time(hour, minute, second)
 
 
 def _day_of_year(match: re.Match[str], now: datetime) -> datetime:
@@ -307,11 +307,9 @@ def _day_of_year(match: re.Match[str], now: datetime) -> datetime:
     time_of_day = CLOCK_PATTERN.fullmatch(clock or "00:00")
     if time_of_day is None:
         raise ValueError("not a time of day")
-    fields = {"month": int(month), "day": int(day), **_clock_fields(time_of_day)}
-    if year:
-        return now.replace(year=2000 + int(year) % 100, **fields)
-    at = now.replace(**fields)
-    return at if at > now else at.replace(year=now.year + 1)
+    date_of_year = date(2000 + int(year) % 100 if year else now.year, int(month), int(day))
+    at = datetime.combine(date_of_year, _time_of_day(time_of_day), now.tzinfo)
+    return at if year or at > now else at.replace(year=now.year + 1)
 
 
 OPTIONS: dict[str, OptionSetter] = {

@@ -38,6 +38,7 @@ from scheduling.evaluation.frameworks import TEMPLATES
 from scheduling.models import Campaign, CampaignState, Evaluation, Suite
 from scheduling.queries import campaigns as campaign_queries
 from scheduling.queries.campaigns import CampaignProgress
+from scheduling.queries.deadline_forecasts import campaign_probability
 
 DATASET_SHAPE = ResourceShape(
     "SuiteDataset",
@@ -179,6 +180,14 @@ CAMPAIGN_SHAPE = ResourceShape(
             "Maximum number of nodes in use; null until the campaign is planned.", low=1, nullable=True
         ),
         "deadline_at": datetime_field(nullable=True),
+        "deadline_probability": number_field(
+            "That it meets its deadline, from 0 to 1; null: it has none, is not planned yet, or has ended.",
+            get=lambda row: campaign_probability(row, row.progress.percent, clock.now()),
+            needs=("deadline_at", "plan", "cluster"),
+            nullable=True,
+            observed=True,
+            in_lists=False,
+        ),
         "state": text_field(choices=CampaignState.values),
         "why": text_field("The reason if the campaign waits or failed."),
         "created_at": datetime_field(),

@@ -32,6 +32,8 @@ MIN_KIND_JOBS = 30  # past predictions of a kind of work that are needed to use 
 RUN_FLOOR_S = 1.0
 WAIT_FLOOR_S = 60.0  # a turn or two; shorter waits are equal
 MIN_WAIT_SIGMA = 0.05
+PLAN_SIGMA = 0.3  # of the logarithm of a planned duration, before plans have been compared with their outcome
+PLAN_FLOOR_S = 60.0
 
 
 class PastWait(NamedTuple):
@@ -169,6 +171,20 @@ class DeadlineModel:
         if len(errors) < MIN_KIND_JOBS:
             return Distribution.log_normal(predicted_s, PREDICTION_SIGMA)
         return Distribution.of(errors.actual_times(predicted_s))
+
+
+def planned_work_chance(
+    planned_s: float, left_s: float, past: Sequence[tuple[float, float]], *, done: float = 0.0
+) -> float:
+    """The probability that planned work, of which this share is done, ends within `left_s`: its planned duration under
+    the errors of earlier plans. `past` are planned and actual durations.
+    """
+    parts = [(Distribution.log_normal(planned_s, PLAN_SIGMA), PRIOR_WEIGHT)]
+    if past:
+        near = PastPredictions(past, PLAN_FLOOR_S).actual_times(planned_s)
+        parts.append((Distribution.of(near), float(len(near))))
+    whole = Distribution.mixture(parts)
+    return float(Distribution(whole.values * (1.0 - done), whole.weights).at_most(left_s))
 
 
 def _scopes(job: JobScope) -> tuple[tuple[object, ...], ...]:

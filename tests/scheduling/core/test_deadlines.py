@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.deadlines import DeadlineModel, JobScope, PastWait, run_text
+from scheduling.core.deadlines import DeadlineModel, JobScope, PastWait, planned_work_chance, run_text
 from scheduling.core.distributions import Distribution
 from scheduling.engine.run_time_estimates import PastJob
 from tests.make import NOON
@@ -154,3 +154,18 @@ def test_probabilities_are_calibrated_on_jobs_like_the_past_ones():
         inside = (share >= low) & (share <= low + 0.2)
         assert abs(share[inside].mean() - met[inside].mean()) < 0.05
     assert math.isclose(share.mean(), met.mean(), abs_tol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "past", "done", "share"),
+    [
+        (3600, [], 0.0, 0.5),
+        (3600, [(3600, 7200)] * 40, 0.0, 0.08),
+        (3600, [(3600, 1800)] * 40, 0.0, 0.92),
+        (3600, [(3600, 7200)] * 40, 0.6, 1.0),
+        (0, [], 0.5, 0.0),
+    ],
+    ids=["no past", "plans too short", "plans too long", "mostly done", "passed"],
+)
+def test_planned_work_is_judged_by_earlier_plans(left_s, past, done, share):
+    assert planned_work_chance(3600, left_s, past, done=done) == pytest.approx(share, abs=0.01)
