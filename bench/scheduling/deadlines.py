@@ -135,7 +135,7 @@ class Replay:
                 heappush(agenda, (float(self._run.ended_s[row]), 0, row))
                 if row in self._estimated:
                     made_at, p50_s = self._estimated.pop(row)
-                    self._waits.append(PastWait(p50_s, at - made_at))
+                    self._waits.append(PastWait(p50_s, at - made_at, int(self._trace.gpus[row])))
             else:
                 del self._running[row]
                 self._learn(row, at)
@@ -170,17 +170,21 @@ class Replay:
         estimates = start_estimates(
             self._snapshot(now), self._rules, durations=RunTimeEstimates(self._past), draws=4, seed=row
         )
+        for other, first in estimates.items():
+            if first.p90 > at(now):  # as on a live cluster, a job that starts at once has no estimate
+                self._estimated.setdefault(other, (now, first.p50.timestamp() - now))
         if (estimate := estimates.get(row)) is None:
             return
         model = DeadlineModel(self._past, self._waits)
-        self._estimated[row] = now, estimate.p50.timestamp() - now
         traits = self._traits(row)
         scope = JobScope(traits.user, traits.name, traits.gpus, traits.kind)
         predicted_s = self._predicted[row]
         run = model.run_time(scope, predicted_s, self._limit_s(row))
         ended = float(self._run.ended_s[row])
         for deadline_s in deadlines(now, estimate, predicted_s):
-            known = model.before_start(run, at(deadline_s), now=at(now), p50=estimate.p50, p90=estimate.p90)
+            known = model.before_start(
+                run, at(deadline_s), now=at(now), p50=estimate.p50, p90=estimate.p90, gpus=traits.gpus
+            )
             yield Forecast(now, known.probability, ended <= deadline_s)
 
     def _snapshot(self, now: float) -> ClusterSnapshot:

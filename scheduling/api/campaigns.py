@@ -409,13 +409,13 @@ class _CampaignVerb(ActionEndpoint):
         row = find_or_404(campaign_queries.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
         if not self.caller.may_change(row):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
-        etags.check_if_match(self.request, campaign_response(self.caller, id))
+        etags.check_if_match(self.request, campaign_response(self.caller, id), CAMPAIGN_SHAPE.observed)
         try:
             self.change(row)
         except CampaignStateConflict as conflict:
             raise Conflict(str(conflict)) from None
         document = campaign_response(self.caller, id)
-        return Response(document, headers={"ETag": etags.etag(document)})
+        return Response(document, headers={"ETag": etags.etag(document, CAMPAIGN_SHAPE.observed)})
 
     def change(self, row: Campaign) -> None:
         raise NotImplementedError

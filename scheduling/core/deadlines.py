@@ -4,8 +4,8 @@ The run time is that of similar jobs (same user and name, and the same size if t
 the predicted run time under the errors of past predictions of the same kind of work. Each similar job counts once, the
 prediction `PRIOR_WEIGHT` times, so a few similar jobs are not trusted blindly.
 
-The wait is the estimated wait under the errors of past estimates of about the same wait, mixed in the same way with
-what the estimate itself says: a log-normal wait with its median and its P90.
+The wait is the estimated wait under the errors of past estimates of about the same wait, for jobs of about the same
+size, mixed in the same way with what the estimate itself says: a log-normal wait with its median and its P90.
 
 Both come from predictions that were made before their outcome was known, so the probabilities are calibrated as far as
 the near future resembles the near past. `bench/scheduling/deadlines.py` measures that. Start and run time are taken to
@@ -41,6 +41,7 @@ class PastWait(NamedTuple):
 
     p50_s: float
     waited_s: float
+    gpus: int
 
 
 class JobScope(NamedTuple):
@@ -104,7 +105,9 @@ class DeadlineModel:
             kind: PastPredictions(pairs, RUN_FLOOR_S) for kind, pairs in errors.items() if len(pairs) >= MIN_KIND_JOBS
         }
         self._all_errors = PastPredictions([pair for pairs in errors.values() for pair in pairs], RUN_FLOOR_S)
-        self._wait_errors = PastPredictions([(wait.p50_s, wait.waited_s) for wait in waits], WAIT_FLOOR_S)
+        self._wait_errors = PastPredictions(
+            [(wait.p50_s, wait.waited_s) for wait in waits], WAIT_FLOOR_S, [wait.gpus for wait in waits]
+        )
 
     def run_time(self, job: JobScope, predicted_s: float = UNKNOWN_S, limit_s: float = math.inf) -> Distribution:
         """The run time of a job that has not started."""
@@ -115,22 +118,24 @@ class DeadlineModel:
             parts.append((Distribution.of(similar), float(len(similar))))
         return Distribution.mixture(parts).bounded(limit_s)
 
-    def wait(self, p50_s: float, p90_s: float) -> Distribution:
-        """The wait of a job whose start is estimated at these times from now."""
+    def wait(self, p50_s: float, p90_s: float, gpus: int) -> Distribution:
+        """The wait of a job whose start is estimated at these times from now. One that fits now does not wait."""
+        if p90_s <= 0.0:
+            return Distribution.of([0.0])
         sigma = math.log((max(p50_s, p90_s) + WAIT_FLOOR_S) / (p50_s + WAIT_FLOOR_S)) / P90_SIGMAS
         stated = Distribution.log_normal(p50_s + WAIT_FLOOR_S, max(MIN_WAIT_SIGMA, sigma))
         prior = Distribution.of((stated.values - WAIT_FLOOR_S).clip(0.0))
         parts = [(prior, PRIOR_WEIGHT)]
         if len(self._wait_errors):
-            near = self._wait_errors.actual_times(p50_s)
+            near = self._wait_errors.actual_times(p50_s, gpus)
             parts.append((Distribution.of(near), float(len(near))))
         return Distribution.mixture(parts)
 
     def before_start(
-        self, run: Distribution, deadline: datetime, *, now: datetime, p50: datetime, p90: datetime
+        self, run: Distribution, deadline: datetime, *, now: datetime, p50: datetime, p90: datetime, gpus: int
     ) -> EndPrediction:
         """The forecast of a waiting job with these start estimates."""
-        wait = self.wait(*(max(0.0, (at - now).total_seconds()) for at in (p50, p90)))
+        wait = self.wait(*(max(0.0, (at - now).total_seconds()) for at in (p50, p90)), gpus)
         return EndPrediction(
             deadline=deadline,
             probability=chance_of_sum(wait, run, (deadline - now).total_seconds()),

@@ -74,27 +74,25 @@ def chance_of_sum(first: Distribution, second: Distribution, limit: float) -> fl
 class PastPredictions:
     """Predictions whose outcome is known. The error of a new one is expected to be that of the past ones nearest to it.
 
-    Times are compared as ratios, after `floor_s` is added to both: near zero, seconds count and not factors. Nearest,
-    because long predictions are more often too long than short ones.
+    Times are compared as ratios, after `floor_s` is added to both: near zero, seconds count and not factors. Nearest in
+    the predicted time, because long predictions are more often too long than short ones, and in size, if it is given.
     """
 
-    def __init__(self, pairs: Sequence[tuple[float, float]], floor_s: float) -> None:
-        """`pairs` are predicted and actual times."""
+    def __init__(self, pairs: Sequence[tuple[float, float]], floor_s: float, sizes: Sequence[float] = ()) -> None:
+        """`pairs` are predicted and actual times. Sizes are compared as ratios too."""
         table = np.array(pairs, dtype=np.float64).reshape(-1, 2) + floor_s
-        table = table[np.argsort(table[:, 0], kind="stable")]
         self._floor_s = floor_s
-        self._logs = np.log(table[:, 0])
         self._ratios = table[:, 1] / table[:, 0]
+        self._logs = np.log(table[:, 0])
+        self._size_logs = np.log(np.maximum(1.0, sizes)) if len(sizes) else np.zeros(len(table))
 
     def __len__(self) -> int:
         return len(self._ratios)
 
-    def actual_times(self, predicted_s: float) -> Floats:
+    def actual_times(self, predicted_s: float, size: float = 1.0) -> Floats:
         """What the predicted time would turn out to be with the error of each of the nearest past predictions."""
         scaled = max(0.0, predicted_s) + self._floor_s
-        at = int(np.searchsorted(self._logs, math.log(scaled)))
-        first, last = max(0, at - NEAREST), at + NEAREST
-        distance = np.abs(self._logs[first:last] - math.log(scaled))
+        distance = np.hypot(self._logs - math.log(scaled), self._size_logs - math.log(max(1.0, size)))
         nearest = np.argsort(distance, kind="stable")[:NEAREST]
-        times: Floats = np.maximum(0.0, self._ratios[first:last][nearest] * scaled - self._floor_s)
+        times: Floats = np.maximum(0.0, self._ratios[nearest] * scaled - self._floor_s)
         return times

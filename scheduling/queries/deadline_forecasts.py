@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 from jobs.core.deadlines import DeadlineForecast
@@ -38,7 +38,8 @@ def of_waiting_job(
     scope = JobScope(job.user, job.title, job.need.total_gpus, job.kind)
     predicted_s = predicted.rolling_s if predicted.trees_s is None else predicted.trees_s
     run = model.run_time(scope, predicted_s, job.time_limit.total_seconds() if job.time_limit else math.inf)
-    return _forecast(model.before_start(run, deadline, now=now, p50=estimate.p50, p90=estimate.p90))
+    gpus = job.need.total_gpus
+    return _forecast(model.before_start(run, deadline, now=now, p50=estimate.p50, p90=estimate.p90, gpus=gpus))
 
 
 def open_deadlines(
@@ -63,7 +64,8 @@ def _open_forecast(
         return _forecast(model.after_start(run, job.deadline_at, now=now, started_at=began))
     if estimate is None:
         return DeadlineForecast(why=NO_ESTIMATE)
-    return _forecast(model.before_start(run, job.deadline_at, now=now, p50=estimate.p50, p90=estimate.p90))
+    times = {"p50": estimate.p50, "p90": estimate.p90}
+    return _forecast(model.before_start(run, job.deadline_at, now=now, gpus=job.gpus, **times))
 
 
 def _remaining_run_time(model: DeadlineModel, job: Job, past: SchedulingHistory) -> Distribution:
@@ -81,14 +83,13 @@ def _forecast(known: EndPrediction) -> DeadlineForecast:
 
 def past_waits(cluster: Cluster) -> list[PastWait]:
     """The newest start estimates whose outcome is known."""
-    rows: Iterable[tuple[datetime, datetime, datetime]] = (
-        EstimateOutcome.objects.filter(cluster=cluster)
-        .order_by("-started_at")
-        .values_list("made_at", "p50", "started_at")[:MAX_PAST_WAITS]
-    )
+    columns = ("made_at", "p50", "started_at", "job__nodes", "job__gpus_per_node")
+    rows = EstimateOutcome.objects.filter(cluster=cluster).order_by("-started_at").values_list(*columns)
     return [
-        PastWait(max(0.0, (p50 - made_at).total_seconds()), max(0.0, (started_at - made_at).total_seconds()))
-        for made_at, p50, started_at in rows
+        PastWait(
+            max(0.0, (p50 - made_at).total_seconds()), max(0.0, (started_at - made_at).total_seconds()), nodes * gpus
+        )
+        for made_at, p50, started_at, nodes, gpus in rows[:MAX_PAST_WAITS]
     ]
 
 

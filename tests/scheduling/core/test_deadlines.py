@@ -25,7 +25,7 @@ def past_job(ran_s, *, predicted_s=-1.0, title="train", gpus=8, kind="pretrain",
 
 
 def before_start(model, run, deadline, p50=NOON, p90=NOON):
-    return model.before_start(run, deadline, now=NOON, p50=p50, p90=p90)
+    return model.before_start(run, deadline, now=NOON, p50=p50, p90=p90, gpus=8)
 
 
 def test_many_similar_jobs_decide_the_run_time():
@@ -71,16 +71,26 @@ def test_job_without_any_past_uses_its_limit():
 
 @pytest.mark.parametrize("waited_s", [0.0, 1800.0, 7200.0], ids=["early", "as estimated", "late"])
 def test_past_estimates_correct_the_wait(waited_s):
-    model = DeadlineModel([], [PastWait(1800.0, waited_s)] * 100)
+    model = DeadlineModel([], [PastWait(1800.0, waited_s, 8)] * 100)
 
-    assert model.wait(1800.0, 1900.0).quantile(0.5) == pytest.approx(waited_s, abs=1.0)
+    assert model.wait(1800.0, 1900.0, 8).quantile(0.5) == pytest.approx(waited_s, abs=1.0)
 
 
 def test_wait_without_past_estimates_is_what_the_estimate_says():
-    wait = DeadlineModel([]).wait(3600.0, 7200.0)
+    wait = DeadlineModel([]).wait(3600.0, 7200.0, 8)
 
     assert wait.quantile(0.5) == pytest.approx(3600, rel=0.05)
     assert wait.quantile(0.9) == pytest.approx(7200, rel=0.12)
+
+
+def test_wait_is_that_of_jobs_of_about_the_same_size():
+    model = DeadlineModel([], [PastWait(1800.0, 1800.0, 1)] * 100 + [PastWait(1800.0, 9000.0, 64)] * 100)
+
+    assert [model.wait(1800.0, 1900.0, gpus).quantile(0.5) for gpus in (1, 2, 64)] == [1800, 1800, 9000]
+
+
+def test_job_that_fits_now_does_not_wait():
+    assert DeadlineModel([], [PastWait(0.0, 5000.0, 8)] * 100).wait(0.0, 0.0, 8).quantile(0.99) == 0
 
 
 def test_forecast_text_states_probability_run_and_start():
@@ -123,7 +133,7 @@ def test_running_job_that_outran_everything_still_has_a_chance():
 
 @given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(1, 1e6), st.floats(0, 1e6))
 def test_probability_grows_with_the_deadline(wait_s, later_s, predicted_s, slack_s):
-    model = DeadlineModel([past_job(500.0 * n, predicted_s=400.0) for n in range(1, 40)], [PastWait(60, 90)] * 5)
+    model = DeadlineModel([past_job(500.0 * n, predicted_s=400.0) for n in range(1, 40)], [PastWait(60, 90, 8)] * 5)
     run = model.run_time(SCOPE, predicted_s)
     p50 = NOON + timedelta(seconds=wait_s)
     p90 = p50 + timedelta(seconds=later_s)
