@@ -5,8 +5,9 @@
 Draws jobs from the distributions of Seren, or reads TRACE (the Philly week of bench/simulator.py, or any other), and
 replays them. At every N-th submission the probability is computed as on a live cluster, from what was known then: the
 run times of ended jobs, the predictions made for them, and the outcome of earlier start estimates. Each of these jobs
-gets several deadlines, which depend only on what is known at submission: multiples of its predicted end, and fixed
-times after its submission. A deadline that depended on the true run time would reveal it.
+gets several deadlines, which depend only on what is known at submission: multiples of its predicted end, fixed times
+after its submission, and the times by which the model itself expects it to have ended with 5, 15, … 95 %, so that no
+bin is empty. A deadline that depended on the true run time would reveal it.
 
 Prints, by bins of the predicted probability, its mean and the share of deadlines that were met. The first third of the
 jobs only gives the model a past. On the second third its constants were chosen. The last third was held out: the
@@ -35,6 +36,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.traces.files import read_trace
 from jobs.traces.trace import Trace
 from scheduling.core.deadlines import DeadlineModel, JobScope, PastWait
+from scheduling.core.distributions import Distribution
 from scheduling.core.run_time_scopes import JobTraits, learn_run_time, mean_run_time
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, RunningJob, WaitingJob
 from scheduling.engine.history import SchedulingHistory
@@ -47,10 +49,11 @@ from scheduling.replay.run import PolicyRun, ReplaySetting, gang_request, replay
 from scheduling.replay.start_estimates import StartEstimate, start_estimates
 
 SLACKS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # times the predicted end
+LEVELS = [(level + 0.5) / 10 for level in range(10)]
 HOURS = (1 / 6, 0.5, 1, 2, 4, 8, 24, 72)
 BINS = 10
 MIN_BIN = 200
-MAX_PAST_JOBS, MAX_PAST_WAITS = 5_000, 1_000
+MAX_PAST_JOBS, MAX_PAST_WAITS = 5_000, 5_000
 MAX_POINTS = 5.0
 LIMITS_H = (12, 24, 72)  # the partitions of the drawn users
 
@@ -58,10 +61,10 @@ LIMITS_H = (12, 24, 72)  # the partitions of the drawn users
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", default="acme:seren")
-    parser.add_argument("--jobs", type=int, default=12_000, help="number of drawn jobs")
-    parser.add_argument("--every", type=int, default=6, help="forecast every N-th job")
-    parser.add_argument("--nodes", type=int, default=44)
-    parser.add_argument("--policy", default="fifo-skip")
+    parser.add_argument("--jobs", type=int, default=20_000, help="number of drawn jobs")
+    parser.add_argument("--every", type=int, default=20, help="forecast every N-th job")
+    parser.add_argument("--nodes", type=int, default=140)
+    parser.add_argument("--policy", default="acme")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     setting = ReplaySetting(nodes=options.nodes, best_effort=(), as_live=True)
@@ -181,7 +184,11 @@ class Replay:
         predicted_s = self._predicted[row]
         run = model.run_time(scope, predicted_s, self._limit_s(row))
         ended = float(self._run.ended_s[row])
-        for deadline_s in deadlines(now, estimate, predicted_s):
+        wait = model.wait(*((one.timestamp() - now) for one in (estimate.p50, estimate.p90)), traits.gpus)
+        sums = np.add.outer(wait.values, run.values).ravel()
+        end = Distribution.of(sums, np.multiply.outer(wait.weights, run.weights).ravel())
+        expected = [now + end.quantile(level) for level in LEVELS]
+        for deadline_s in (*deadlines(now, estimate, predicted_s), *expected):
             known = model.before_start(
                 run, at(deadline_s), now=at(now), p50=estimate.p50, p90=estimate.p90, gpus=traits.gpus
             )

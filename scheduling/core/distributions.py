@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-NEAREST = 64  # past predictions that are compared with a new one
+NEAREST = 256  # past predictions that are compared with a new one; fewer would often be of one busy hour
 LEVELS = [(level + 0.5) / 40 for level in range(40)]
 P90_SIGMAS = NormalDist().inv_cdf(0.9)
 

@@ -23,7 +23,7 @@ from scheduling.models.predictions import predict_run_times
 from scheduling.queries import snapshot
 from scheduling.replay.start_estimates import StartEstimate
 
-MAX_PAST_WAITS, MAX_PAST_CAMPAIGNS = 1_000, 200
+MAX_PAST_WAITS, MAX_PAST_CAMPAIGNS = 5_000, 200
 MAX_MODEL_AGE_S = 60.0
 MAX_FORECASTS = 2_000  # per turn, the nearest deadlines first
 NO_ESTIMATE = "No forecast, because the start of the job cannot be estimated yet."

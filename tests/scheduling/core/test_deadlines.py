@@ -84,7 +84,7 @@ def test_wait_without_past_estimates_is_what_the_estimate_says():
 
 
 def test_wait_is_that_of_jobs_of_about_the_same_size():
-    model = DeadlineModel([], [PastWait(1800.0, 1800.0, 1)] * 100 + [PastWait(1800.0, 9000.0, 64)] * 100)
+    model = DeadlineModel([], [PastWait(1800.0, 1800.0, 1)] * 300 + [PastWait(1800.0, 9000.0, 64)] * 300)
 
     assert [model.wait(1800.0, 1900.0, gpus).quantile(0.5) for gpus in (1, 2, 64)] == [1800, 1800, 9000]
 

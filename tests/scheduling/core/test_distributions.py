@@ -72,7 +72,7 @@ def test_quantile_is_the_smallest_value_that_holds_the_share(values, level):
 
 
 def test_new_prediction_gets_the_errors_of_the_nearest_ones():
-    short, long = [(100, 200)] * 64, [(10_000, 5_000)] * 64
+    short, long = [(100, 200)] * 256, [(10_000, 5_000)] * 256
     past = PastPredictions(short + long, floor_s=1.0)
 
     assert np.allclose(past.actual_times(100), 200)
@@ -84,5 +84,5 @@ def test_new_prediction_gets_the_errors_of_the_nearest_ones():
 def test_actual_times_are_finite_and_not_negative(pairs, predicted):
     actual = PastPredictions(pairs, floor_s=60.0).actual_times(predicted)
 
-    assert 1 <= len(actual) <= 64
+    assert len(actual) == len(pairs)
     assert np.isfinite(actual).all() and (actual >= 0).all()
