@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("trace", nargs="?", default="acme:seren")
     parser.add_argument("--jobs", type=int, default=20_000, help="number of drawn jobs")
     parser.add_argument("--every", type=int, default=20, help="forecast every N-th job")
-    parser.add_argument("--nodes", type=int, default=140)
+    parser.add_argument("--nodes", type=int, default=160)
     parser.add_argument("--policy", default="acme")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
