@@ -122,6 +122,8 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 
+# Forecasts whether a submitted job meets its deadline. The app jobs asks it by name, because it imports no other app
+DEADLINE_FORECAST = "scheduling.queries.submission_preview.forecast_deadline"
 CURRENCY = env.text("ACME_CURRENCY", "USD")  # currency of the clusters' prices
 
 CELERY_BROKER_URL = VALKEY_URL.replace("unix://", "redis+socket://") or "memory://"

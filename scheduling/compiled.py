@@ -27,7 +27,7 @@ TURNS = (
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "themis"),
-    *("easy", "conservative", "fair", "drf", "acme"),
+    *("easy", "conservative", "fair", "drf", "edf", "acme"),
 )
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
 CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")

@@ -151,6 +151,8 @@ def submit(
     # Standard output is that of sbatch, which scripts parse
     typer.echo(f"Submitted batch job {done['id']}")
     typer.echo(_submitted_url(acme, done), err=True)
+    if deadline := done.get("deadline"):
+        print_message("\n".join(explanation.deadline_lines(deadline, datetime.now(UTC))))
 
 
 def _submit_body(given: ClientOptions) -> tuple[dict[str, Any], list[str]]:

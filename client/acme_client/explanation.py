@@ -79,6 +79,8 @@ def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
         yield f"  {rank}. {blocker['kind']}: {blocker['why']}"
         for holder in blocker["holders"]:
             yield f"     {_format_holder(holder)}"
+    if deadline := preview.get("deadline"):
+        yield from deadline_lines(deadline, now)
     yield f"Team quota: {'; '.join(map(_quota_text, preview['quotas'])) or 'none'}"
     yield (
         f"Free now: {preview['free_gpus']} of {preview['matching_gpus']} GPUs on matching nodes;"
@@ -86,6 +88,15 @@ def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
     )
     yield f"Preemption: {preview['preemption']}"
     yield f"Cost: {_cost_text(preview)}"
+
+
+def deadline_lines(deadline: TableRow, now: datetime) -> Iterator[str]:
+    """Yield what the answer to a submission or its preview says about the deadline."""
+    share = deadline["probability"]
+    likely = "" if share is None else f"{min(max(round(100 * share), 1), 99)}% likely, "
+    yield f"Deadline {relative_time(deadline['deadline_at'], now)}: {likely}{deadline['why']}"
+    if deadline["warning"]:
+        yield f"Warning: {deadline['warning']}"
 
 
 def _start_lines(preview: TableRow, now: datetime) -> Iterator[str]:

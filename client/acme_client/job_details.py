@@ -129,6 +129,10 @@ def _time_pairs(job: TableRow, now: datetime) -> Pairs:
     pairs = [("Submitted", relative_time(job["submitted_at"], now))]
     if job["begin_at"] and not job["started_at"]:
         pairs.append(("Not before", relative_time(job["begin_at"], now)))
+    if job.get("deadline_at"):
+        share = job["deadline_probability"]
+        likely = f", {min(max(round(100 * share), 1), 99)}% likely" if share is not None and not job["ended_at"] else ""
+        pairs.append(("Deadline", f"{relative_time(job['deadline_at'], now)}{likely}"))
     if job["started_at"]:
         pairs.append(("Started", relative_time(job["started_at"], now)))
     if job["ended_at"]:

@@ -9,13 +9,17 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 DIRECTIVE_PATTERN = re.compile(r"#(ACME|SBATCH)\s+(.*)")
 PART_PATTERN = re.compile(r"0?\.\d{1,9}", re.ASCII)
 RELATIVE_TIME_PATTERN = re.compile(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?")
+CLOCK_PATTERN = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))? ?([ap]m)?")
+DATE_PATTERN = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?(?:-(.+))?")
+CLOCK_WORDS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00"}
+TIME_OPTIONS = {"--begin": "begin_at", "--deadline": "deadline_at"}
 
 
 class BadOption(ValueError):
@@ -120,8 +124,8 @@ class _OptionReader:
             name, value = _pop_option(remaining)
             if name in IGNORED_OPTIONS:
                 self.submit.ignored_options.append(name)
-            elif name == "--begin":
-                self.submit.fields["begin_at"] = _parse_begin_time(value, self.now)
+            elif name in TIME_OPTIONS:
+                self.submit.fields[TIME_OPTIONS[name]] = _parse_time(name, value, self.now)
             elif name == "--export":
                 self._read_export(value)
             else:
@@ -159,7 +163,7 @@ def _pop_option(remaining: list[str]) -> tuple[str, str]:
 
 
 def _check_option_name(name: str) -> str:
-    if name not in OPTIONS and name not in IGNORED_OPTIONS and name not in ("--begin", "--export"):
+    if name not in OPTIONS and name not in IGNORED_OPTIONS and name not in (*TIME_OPTIONS, "--export"):
         raise BadOption(f"{name} is not an option of Acme or sbatch")
     return name
 
@@ -272,15 +276,51 @@ def _time_limit_setter(field: str) -> OptionSetter:
     return set_time_limit
 
 
-def _parse_begin_time(value: str, now: datetime) -> str:
-    """Parse `now+2hours` or an ISO time; a time without a zone is in the zone of this machine, as in sbatch."""
-    if match := RELATIVE_TIME_PATTERN.fullmatch(value):
-        unit = (match[2] or "seconds").rstrip("s") + "s"
-        return (now + timedelta(**{unit: int(match[1])})).astimezone(UTC).isoformat()
+def _parse_time(name: str, value: str, now: datetime) -> str:
+    """Parse a time as sbatch does: `now+2hours`, `18:00`, `6pm`, `noon`, `01/31-18:00` or an ISO time. A time without a
+    zone is in the zone of this machine. A time of day or a day of the year is the next one.
+    """
     try:
-        return datetime.fromisoformat(value).astimezone(UTC).isoformat()
+        return _sbatch_time(value.strip().lower(), now.astimezone()).astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
-        raise BadOption(f"--begin: {value!r} is not a time. Write now+2hours or 2026-01-31T08:00") from None
+        why = f"{value!r} is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"
+        raise BadOption(f"{name}: {why}") from None
+
+
+def _sbatch_time(word: str, now: datetime) -> datetime:
+    if match := RELATIVE_TIME_PATTERN.fullmatch(word):
+        unit = (match[2] or "seconds").rstrip("s") + "s"
+        return now + timedelta(**{unit: int(match[1])})
+    if word in ("now", "today", "tomorrow"):
+        return now + timedelta(days=word == "tomorrow")
+    if match := CLOCK_PATTERN.fullmatch(CLOCK_WORDS.get(word, word)):
+        at = datetime.combine(now, _time_of_day(match), now.tzinfo)
+        return at if at > now else at + timedelta(days=1)
+    if match := DATE_PATTERN.fullmatch(word):
+        return _day_of_year(match, now)
+    return datetime.fromisoformat(word.upper())
+
+
+def _time_of_day(match: re.Match[str]) -> time:
+    hour, minute, second = (int(part or 0) for part in match.group(1, 2, 3))
+    if not (match[2] or match[4]):
+        raise ValueError("a number alone is no time of day")
+    if match[4]:
+        if not 1 <= hour <= 12:
+            raise ValueError("not an hour of a 12-hour clock")
+        hour = hour % 12 + 12 * (match[4] == "pm")
+    return time(hour, minute, second)
+
+
+def _day_of_year(match: re.Match[str], now: datetime) -> datetime:
+    """The day MM/DD[/YY], at midnight or at the time after the hyphen."""
+    month, day, year, clock = match.groups()
+    time_of_day = CLOCK_PATTERN.fullmatch(clock or "00:00")
+    if time_of_day is None:
+        raise ValueError("not a time of day")
+    date_of_year = date(2000 + int(year) % 100 if year else now.year, int(month), int(day))
+    at = datetime.combine(date_of_year, _time_of_day(time_of_day), now.tzinfo)
+    return at if year or at > now else at.replace(year=now.year + 1)
 
 
 OPTIONS: dict[str, OptionSetter] = {
@@ -298,6 +338,7 @@ OPTIONS: dict[str, OptionSetter] = {
     "--gres": _set_gres,
     "--mem": _text_setter("memory_per_node"),
     "--time": _time_limit_setter("time_limit"),
+    "--deadline-action": _text_setter("deadline_action"),
     "--dependency": _text_setter("dependencies"),
     "--array": _text_setter("array"),
     "--comment": _text_setter("comment"),

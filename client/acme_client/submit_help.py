@@ -48,6 +48,11 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "When": (
         ("--time LIMIT", "Time limit: minutes, HH:MM:SS or D-HH:MM:SS. Short limits start earlier."),
         ("--begin TIME", "Do not start before: now+2hours, or 2026-01-31T08:00."),
+        (
+            "--deadline TIME",
+            "When it should have ended: 18:00, now+6hours, or 2026-01-31T08:00.",
+        ),
+        ("--deadline-action ACTION", "continue (default), or cancel: the job ends at its deadline, as in sbatch."),
         ("--dependency LIST", "afterok:ID, afterany:ID or afternotok:ID, separated by commas."),
         ("--hold", "Submit held. Release it with acme release."),
         ("--priority N", "Jobs with a higher number start first."),

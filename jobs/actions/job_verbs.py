@@ -18,6 +18,7 @@ from jobs.actions import outcomes as outcome_actions
 from jobs.actions.journal import Author
 from jobs.actions.submit import submit
 from jobs.core import parsing
+from jobs.core.deadlines import DeadlineAction
 from jobs.core.lifecycle import Flag, State
 from jobs.core.spec import MAX_PRIORITY, DependencySpec, JobSpec
 from jobs.models import Dependency, Job, clock
@@ -272,7 +273,13 @@ def replace_waiting_job(job: Job, spec: JobSpec, changes: Mapping[str, Any], *, 
         DependencySpec(after=dependency.after, on=dependency.on.public_id)
         for dependency in job.dependencies.select_related("on")
     )
-    spec = replace(spec, dependencies=dependencies, begin_at=job.begin_at)
+    spec = replace(
+        spec,
+        dependencies=dependencies,
+        begin_at=job.begin_at,
+        deadline_at=job.deadline_at,
+        deadline_action=DeadlineAction(job.deadline_action),
+    )
     [copy] = submit([spec], cluster=job.cluster, team=job.team, author=author, now=clock.now())
     Dependency.objects.filter(on=job, job__state=State.PENDING).update(on=copy)
     changed = ", ".join(f"{name} {value}" for name, value in changes.items())

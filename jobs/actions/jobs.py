@@ -103,6 +103,15 @@ def cancel(job: Job, *, author: Author, why: str = "") -> None:
 # --- actions of loops
 
 
+@transaction.atomic
+def end_at_deadline(job: Job, *, author: Author, why: str) -> None:
+    """End a job as DEADLINE. A waiting job ends at once, a live job is stopped by its cluster."""
+    if job.state == State.PENDING:
+        change_state(job, State.DEADLINE, author=author, why=why, ended_at=clock.now())
+    else:
+        request_stop(job, State.DEADLINE, "limit", author=author, why=why)
+
+
 def record_backend_id(attempt: Attempt, backend_id: str) -> None:
     """Record the id that the cluster gave the attempt."""
     record_backend_ids({attempt.pk: backend_id})

@@ -26,6 +26,7 @@ from jobs.models import Attempt, HoldKind, Job, clock
 FINAL_STOP_STATES = (
     State.CANCELLED,
     State.TIMEOUT,
+    State.DEADLINE,
     State.FAILED,
 )  # requested states after which the job does not start again
 

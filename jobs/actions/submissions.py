@@ -7,23 +7,27 @@ the bulk inserts of `submit_actions`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
+from django.utils.module_loading import import_string
 from rest_framework.exceptions import PermissionDenied, ValidationError
 
 from jobs.actions import submit as submit_actions
 from jobs.actions import wake
 from jobs.actions.journal import Author
-from jobs.core import parsing
+from jobs.core import deadlines, parsing
+from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
 from jobs.core.spec import ClusterShape, InvalidField, JobSpec, parse, refuse_dependency_cycle, refuse_priority
 from jobs.models import Cluster, ClusterMode, Job, Node, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 
 MAX_JOBS_PER_REQUEST = 5000
+MAX_FORECASTS_PER_REQUEST = 20  # each asks the scheduling engine
 TARGET_FIELDS = ("team", "cluster")
 
 
@@ -32,13 +36,17 @@ class SubmissionResult:
     """The result of one requested job; completed step by step."""
 
     spec: JobSpec | None = None
+    deadline: DeadlineAnswer | None = None
     submitted: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         if self.errors:
             return {"status": 400, "errors": self.errors}
-        return {"status": 201, "id": self.submitted["id"], "jobs": self.submitted["jobs"]}
+        deadline = self.submitted["deadline"]
+        return {"status": 201, "id": self.submitted["id"], "jobs": self.submitted["jobs"]} | (
+            {"deadline": deadline} if deadline else {}
+        )
 
 
 TeamAndCluster = tuple[Team, Cluster]
@@ -66,6 +74,8 @@ def submit_requests(
             groups.setdefault((team.pk, cluster.pk), []).append(index)
     # Counted after parsing, because an array of one request can be thousands of rows
     _refuse_too_many(results, many)
+    for (team_id, cluster_id), members in groups.items():
+        _answer_deadlines(results, members, places.teams[team_id], places.clusters[cluster_id], author, each, many)
     # Jobs of one team and cluster are written together, because dependencies never cross teams
     for (team_id, cluster_id), members in groups.items():
         team, cluster = places.teams[team_id], places.clusters[cluster_id]
@@ -79,9 +89,58 @@ def parse_submission(
 ) -> tuple[Team, Cluster, JobSpec]:
     """Validate one job as far as possible without the others."""
     team, cluster = places.of({**defaults, **request})
-    spec = parse({name: value for name, value in request.items() if name not in TARGET_FIELDS}, places.shape(cluster))
+    values = {name: value for name, value in request.items() if name not in TARGET_FIELDS}
+    if isinstance(deadline := values.get("deadline_at"), str):
+        values["deadline_at"] = deadlines.absolute_time(deadline, clock.now())
+    spec = parse(values, places.shape(cluster))
     refuse_priority(spec.priority, places.caller.has(TeamRole.OPERATOR, team.pk))
     return team, cluster, spec
+
+
+def answer_deadline(
+    spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int | None, forecasts: bool = True
+) -> tuple[JobSpec, DeadlineAnswer | None]:
+    """Return the spec with a forecast of its deadline, and the answer for the user; None without a deadline.
+
+    Raises InvalidField if the deadline cannot be met, or is unlikely and the cluster refuses such jobs. Without
+    `forecasts` only the former is checked, unless the cluster refuses some.
+    """
+    if spec.deadline_at is None:
+        return spec, None
+    deadlines.refuse_impossible(spec.deadline_at, spec.deadline_action, spec.time_limit, clock.now())
+    cluster = Cluster.objects.get(pk=cluster.pk)
+    mode = UnlikelyDeadlines(cluster.unlikely_deadlines)
+    if not forecasts and mode == UnlikelyDeadlines.REFUSE:
+        why = f"{cluster} checks each deadline; at most {MAX_FORECASTS_PER_REQUEST} jobs of one request can have one"
+        raise InvalidField("deadline_at", why)
+    forecast = DeadlineForecast()
+    if forecasts:
+        forecast = import_string(settings.DEADLINE_FORECAST)(spec, team=team, cluster=cluster, user_id=user_id)
+    answer = deadlines.answer(forecast, mode, cluster.min_deadline_percent)
+    return replace(spec, deadline_probability=forecast.probability, deadline_why=forecast.why), answer
+
+
+def _answer_deadlines(
+    results: list[SubmissionResult],
+    members: list[int],
+    team: Team,
+    cluster: Cluster,
+    author: Author,
+    each: bool,
+    many: bool,
+) -> None:
+    with_deadline = [index for index in members if (spec := results[index].spec) and spec.deadline_at]
+    for place, index in enumerate(with_deadline):
+        result = results[index]
+        assert result.spec is not None
+        with _CollectErrors(results, index, each, many):
+            result.spec, result.deadline = answer_deadline(
+                result.spec,
+                team=team,
+                cluster=cluster,
+                user_id=author.user_id,
+                forecasts=place < MAX_FORECASTS_PER_REQUEST,
+            )
 
 
 def _submit_jobs_of_group(
@@ -93,17 +152,19 @@ def _submit_jobs_of_group(
     group = submit_actions.SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)
     jobs = iter(submit_actions.submit_in_transaction([group], clock.now())[0])
     for index, spec in zip(members, specs, strict=True):
-        results[index].submitted = submission_response([next(jobs) for _ in range(len(spec.array) or 1)])
+        rows = [next(jobs) for _ in range(len(spec.array) or 1)]
+        results[index].submitted = submission_response(rows, results[index].deadline)
     request_turn_after_commit(cluster.pk)
 
 
-def submission_response(jobs: Sequence[Job]) -> dict[str, Any]:
+def submission_response(jobs: Sequence[Job], deadline: DeadlineAnswer | None = None) -> dict[str, Any]:
     first = jobs[0]
     return {
         "id": first.array_id or first.public_id,
         "jobs": [job.public_id for job in jobs],
         "state": first.state,
         "why": first.why,
+        "deadline": deadline_response(first.deadline_at, deadline),
     }
 
 
@@ -111,6 +172,18 @@ def request_turn_after_commit(cluster_id: int) -> None:
     """Request a turn after the commit. Inside the transaction, the update would lock the cluster's row, and all
     submissions would wait for each other."""
     transaction.on_commit(partial(wake.turn_debouncer.request, cluster_id), robust=True)
+
+
+def deadline_response(at: datetime | None, answer: DeadlineAnswer | None) -> dict[str, Any] | None:
+    """What the API says about the deadline of a request; None without one."""
+    if at is None or answer is None:
+        return None
+    return {
+        "deadline_at": at.isoformat().replace("+00:00", "Z"),
+        "probability": answer.forecast.probability,
+        "why": answer.forecast.why,
+        "warning": answer.warning,
+    }
 
 
 class _CollectErrors:

@@ -39,7 +39,8 @@ COPIED_SPEC_FIELDS = (
         "priority",
     ),
     *("preemptible", "preempt_exempt_time", "preempt_at_checkpoint", "preemptions_per_day"),
-    *("requeue_limit", "begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
+    *("requeue_limit", "begin_at", "deadline_at", "deadline_action", "deadline_probability", "deadline_why"),
+    *("array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
     *("labels", "comment"),
 )
 

@@ -89,6 +89,7 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
                 )
             },
         ),
+        ("Deadlines", {"fields": (("unlikely_deadlines", "min_deadline_percent"),)}),
         (
             "Status",
             {

@@ -84,7 +84,14 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
         ),
         (
             "Scheduling",
-            {"fields": (("priority", "preemptible", "hold"), "preemption_text", ("begin_at", "requeue_count"))},
+            {
+                "fields": (
+                    ("priority", "preemptible", "hold"),
+                    "preemption_text",
+                    ("begin_at", "requeue_count"),
+                    ("deadline_at", "deadline_action"),
+                )
+            },
         ),
         (
             "Command",

@@ -224,7 +224,7 @@ class JobActionEndpoint(ActionEndpoint):
         job = full_job(self.caller, id)
         if "If-Match" in self.request.headers:
             _lock_job(job)
-            etags.check_if_match(self.request, shapes.JOB.show(full_job(self.caller, id)))
+            etags.check_if_match(self.request, shapes.JOB.show(full_job(self.caller, id)), shapes.JOB.observed)
         action = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
         perform_job_action(self.verb, self.caller.jobs().get(pk=job.pk), action, self.caller)
         request_turn_after_commit(job.cluster_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.actions import job_verbs
+from jobs.core.deadlines import DeadlineAction, UnlikelyDeadlines
 from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
@@ -18,6 +19,7 @@ from jobs.rest.shapes import (
     boolean_field,
     datetime_field,
     integer_field,
+    nested_field,
     nested_list_field,
     number_field,
     object_field,
@@ -108,6 +110,14 @@ JOB = ResourceShape(
         "time_limit": seconds_field("In seconds; null: UNLIMITED.", nullable=True),
         "submitted_at": datetime_field(),
         "begin_at": datetime_field("The job does not start before this time.", nullable=True),
+        "deadline_at": datetime_field("When the job should have ended.", nullable=True),
+        "deadline_action": text_field(
+            "What happens when the deadline passes.", choices=[action.value for action in DeadlineAction]
+        ),
+        "deadline_probability": number_field(
+            "The last forecast of whether it meets its deadline, from 0 to 1; null: none.", nullable=True, observed=True
+        ),
+        "deadline_why": text_field("What the forecast results from, or why there is none.", observed=True),
         "started_at": datetime_field(nullable=True),
         "ended_at": datetime_field(nullable=True),
         "exit_code": integer_field(nullable=True),
@@ -367,6 +377,14 @@ def _contract_limit_fields(*, required: bool) -> dict[str, ShapeField]:
             nullable=True,
             required=required,
         ),
+        "unlikely_deadlines": text_field(
+            "What happens to a job that is submitted with a deadline that it will probably miss.",
+            choices=[mode.value for mode in UnlikelyDeadlines],
+            required=required,
+        ),
+        "min_deadline_percent": integer_field(
+            "A deadline with a lower probability is unlikely.", low=1, high=99, required=required
+        ),
     }
 
 
@@ -601,6 +619,15 @@ JOB_REQUEST = ResourceShape(
         ),
         "requeue_limit": integer_field(low=0, high=1000, required=False),
         "begin_at": datetime_field("Earliest start, with a time zone.", required=False),
+        "deadline_at": text_field(
+            "When the job should have ended: a time with a time zone, now+6hours, or the next 18:00 in UTC.",
+            required=False,
+        ),
+        "deadline_action": text_field(
+            "What happens when the deadline passes. cancel: the job ends, as with sbatch --deadline.",
+            choices=[action.value for action in DeadlineAction],
+            required=False,
+        ),
         "hold": boolean_field(required=False),
         "array": text_field("Task indexes, such as 0-99%10; %10 runs at most ten at once.", required=False),
         "dependencies": one_of_field(
@@ -623,6 +650,15 @@ JOB_REQUEST = ResourceShape(
     example={"command": "python train.py", "nodes": 2, "gpus_per_node": 8, "time_limit": "2-00:00:00"},
 )
 
+DEADLINE_ANSWER = ResourceShape(
+    "DeadlineAnswer",
+    {
+        "deadline_at": datetime_field(),
+        "probability": number_field("That the job ends before it, from 0 to 1; null: not known.", nullable=True),
+        "why": text_field("What the probability results from, or why there is none."),
+        "warning": text_field("A sentence if the deadline is unlikely; else empty."),
+    },
+)
 JOB_SUBMITTED = ResourceShape(
     "SubmittedJob",
     {
@@ -630,6 +666,9 @@ JOB_SUBMITTED = ResourceShape(
         "jobs": text_list_field("Ids of all jobs created: one, or one per task of the array."),
         "state": text_field(choices=STATES),
         "why": text_field("Why the job is not running yet."),
+        "deadline": nested_field(
+            DEADLINE_ANSWER, "Whether it will meet its deadline; null: it has none.", nullable=True
+        ),
     },
 )
 
@@ -657,6 +696,7 @@ BULK_JOB_RESULT = ResourceShape(
         "status": integer_field("201, or the status that a request with this job alone would get."),
         "id": text_field(required=False),
         "jobs": text_list_field(required=False),
+        "deadline": nested_field(DEADLINE_ANSWER, "If the job has a deadline.", required=False),
         "errors": object_field("Errors by field.", required=False),
     },
 )

@@ -1,8 +1,8 @@
 """Submits single jobs of many users in one transaction.
 
-A batch takes only simple valid requests: one job, no array, no dependencies, and an unused Idempotency-Key. Each
-request gets its own response, event and idempotency record, as if it were submitted alone. A request that is left out
-has no effect here and is handled by the normal endpoint.
+A batch takes only simple valid requests: one job, no array, dependencies or deadline, and an unused Idempotency-Key.
+Each request gets its own response, event and idempotency record, as if it were submitted alone. A request that is left
+out has no effect here and is handled by the normal endpoint.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _validate_submission(request: BatchSubmission, targets: SubmissionTargets) -
         refuse_observe_mode(cluster)
     except (InvalidField, PermissionDenied):
         return None
-    if spec.array or spec.dependencies:
+    if spec.array or spec.dependencies or spec.deadline_at:  # a forecast would delay the others
         return None
     return SubmissionGroup(specs=[spec], cluster=cluster, team=team, author=request.author)
 

@@ -67,6 +67,8 @@ def transition_after_end(ended: AttemptEnd, *, requested: str, budget: int) -> J
         return JobTransition(state=State.PENDING, flags=(Flag.REQUEUED,), why="Requeued on request.")
     if requested == State.TIMEOUT:
         return JobTransition(state=State.TIMEOUT, why=TRANSITIONS[State.RUNNING, State.TIMEOUT])
+    if requested == State.DEADLINE:
+        return JobTransition(state=State.DEADLINE, why=TRANSITIONS[State.RUNNING, State.DEADLINE])
     if requested == State.FAILED:
         return JobTransition(state=State.FAILED, why="Stopped by recovery.")
     if requested == State.PREEMPTED:

@@ -130,6 +130,7 @@ TRANSITIONS: dict[tuple[State, State], str] = {
     (State.SUSPENDED, State.FAILED): "It failed between two observations of the cluster.",
     (State.SUSPENDED, State.CANCELLED): "A user cancelled it while it was suspended.",
     (State.SUSPENDED, State.TIMEOUT): "It reached its time limit while it was suspended.",
+    (State.SUSPENDED, State.DEADLINE): "Its deadline passed while it was suspended.",
     (State.SUSPENDED, State.NODE_FAIL): "One of its nodes failed while it was suspended.",
 }
 

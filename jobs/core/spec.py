@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs.core import parsing, slurm_notation
 from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, ContainerOffers
+from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
 from jobs.core.gpu_shares import (
     WHOLE_GPU,
@@ -106,6 +107,10 @@ class JobSpec:
     preemptions_per_day: int | None = None
     requeue_limit: int = 3
     begin_at: datetime | None = None
+    deadline_at: datetime | None = None
+    deadline_action: DeadlineAction = DeadlineAction.CONTINUE
+    deadline_probability: float | None = None  # set when the request is judged; requests cannot set it
+    deadline_why: str = ""
     hold: bool = False
     array: tuple[int, ...] = ()
     array_limit: int | None = None
@@ -337,6 +342,10 @@ def _read_gpus(name: str, value: Any) -> float:
     return value
 
 
+def _read_deadline_action(name: str, value: Any) -> DeadlineAction:
+    return DeadlineAction(parsing.choice_reader(list(DeadlineAction))(name, value))
+
+
 def _read_image(name: str, value: Any) -> str:
     image = parsing.text_reader(MAX_IMAGE_LENGTH)(name, value)
     if any(character.isspace() for character in image):
@@ -443,6 +452,8 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "preemptions_per_day": parsing.integer_reader(0, 1000),
     "requeue_limit": parsing.integer_reader(0, 1000),
     "begin_at": parsing.read_timestamp,
+    "deadline_at": parsing.read_timestamp,
+    "deadline_action": _read_deadline_action,
     "hold": parsing.read_bool,
     "array": _read_array,
     "dependencies": _read_dependencies,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import SEPARATOR
 from jobs.core.spec import JobSpec
 
@@ -44,6 +45,8 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "priority": "--priority",
     "requeue_limit": "--requeue-limit",
     "begin_at": "--begin",
+    "deadline_at": "--deadline",
+    "deadline_action": "--deadline-action",
     "checkpoint_dir": "--checkpoint-dir",
     "checkpoint_interval": "--checkpoint-interval",
     "preempt_exempt_time": "--preempt-exempt-time",
@@ -100,6 +103,8 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
         options.append(_option("--container-image", spec.image))
     if spec.begin_at:
         options.append(_option("--begin", f"{spec.begin_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"))
+    if spec.deadline_at and spec.deadline_action == DeadlineAction.CANCEL:
+        options.append(_option("--deadline", f"{spec.deadline_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"))
     if spec.priority > 0:
         options.append(_option("--priority", spec.priority))
     options.append("--requeue" if spec.requeue_limit else "--no-requeue")
@@ -126,6 +131,7 @@ LOST_IN_SBATCH: dict[str, Callable[[JobSpec], bool]] = {
     "protection after a start": lambda spec: bool(spec.preempt_exempt_time),
     "preemption only at checkpoints": lambda spec: spec.preempt_at_checkpoint,
     "preemptions per day": lambda spec: spec.preemptions_per_day is not None,
+    "deadline without cancel": lambda spec: bool(spec.deadline_at) and spec.deadline_action != DeadlineAction.CANCEL,
     "priority below 0": lambda spec: spec.priority < 0,
     "requeue limit": lambda spec: spec.requeue_limit not in (0, DEFAULT_REQUEUE_LIMIT),
     "environment with commas": lambda spec: not _is_exportable(spec),

@@ -15,6 +15,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from jobs.core.container_offers import container_offers
+from jobs.core.deadlines import UnlikelyDeadlines
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -298,6 +299,22 @@ class Cluster(models.Model):
         blank=True,
         help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU on"
         " nodes with shards. Leave empty for none.",
+    )
+    unlikely_deadlines = models.CharField(
+        max_length=6,
+        blank=True,
+        choices=[(mode.value, mode.value) for mode in UnlikelyDeadlines],
+        default=UnlikelyDeadlines.WARN.value,
+        db_default=UnlikelyDeadlines.WARN.value,
+        help_text="What happens to a job that is submitted with a deadline that it will probably miss.",
+    )
+    min_deadline_percent = models.PositiveSmallIntegerField(
+        "unlikely deadline (percent)",
+        blank=True,
+        default=50,
+        db_default=50,
+        validators=[MinValueValidator(1), MaxValueValidator(99)],
+        help_text="A deadline with a lower probability is unlikely.",
     )
     gpu_hour_price = models.FloatField(
         "price of a GPU-hour",

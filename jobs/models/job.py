@@ -15,6 +15,7 @@ from django.db.models.functions import Cast, Coalesce, Greatest, Now
 
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.deadlines import DeadlineAction, DeadlineForecast, JobDeadline
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, gpu_number
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.core.log_source import LogSource
@@ -43,6 +44,7 @@ LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
     *("array_id", "nodes", "gpus_per_node", "gpu_milli", "preemptible", "priority", "state", "flags", "reason", "why"),
     *("submitted_at", "started_at", "ended_at", "exit_code", "signal"),
+    *("deadline_at", "deadline_action", "deadline_probability", "deadline_why"),
 )
 
 
@@ -186,6 +188,20 @@ class Job(models.Model):
     requeue_limit = models.PositiveSmallIntegerField(default=3)
     requeues = models.PositiveSmallIntegerField(default=0, editable=False)
     begin_at = models.DateTimeField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True, help_text="When the job should have ended.")
+    deadline_action = models.CharField(
+        max_length=8,
+        choices=[(action.value, action.value) for action in DeadlineAction],
+        default=DeadlineAction.CONTINUE.value,
+        db_default=DeadlineAction.CONTINUE.value,
+        help_text="What happens when the deadline passes. cancel: the job ends, as with Slurm's --deadline.",
+    )
+    deadline_probability = models.FloatField(
+        null=True, editable=False, help_text="The last forecast of whether it meets its deadline, from 0 to 1."
+    )
+    deadline_why = models.TextField(
+        blank=True, default="", db_default="", editable=False, help_text="What the forecast results from."
+    )
     hold = models.CharField(max_length=5, choices=HoldKind, default=HoldKind.NONE, blank=True, editable=False)
     array_id = models.CharField(max_length=16, blank=True, editable=False, db_index=True)
     array_index = models.PositiveIntegerField(null=True, editable=False)
@@ -310,6 +326,11 @@ class Job(models.Model):
                 name="job_outcome_unknown",
                 condition=models.Q(state=State.PENDING, flags__contains=[Flag.OUTCOME_UNKNOWN]),
             ),
+            models.Index(
+                fields=["cluster", "deadline_at"],
+                name="job_open_deadline",
+                condition=models.Q(deadline_at__isnull=False, state__in=sorted(LIVE_STATES | {State.PENDING})),
+            ),
             models.Index(fields=["recover_by"], name="job_recovering", condition=models.Q(recover_by__isnull=False)),
             models.Index(
                 fields=["cluster", "ended_at"],
@@ -365,6 +386,19 @@ class Job(models.Model):
             exempt_time=self.preempt_exempt_time,
             at_checkpoint=self.preempt_at_checkpoint,
             per_day=self.preemptions_per_day,
+        )
+
+    @property
+    def deadline(self) -> JobDeadline | None:
+        """The deadline with its forecast or outcome; None without one."""
+        if self.deadline_at is None:
+            return None
+        return JobDeadline(
+            at=self.deadline_at,
+            action=DeadlineAction(self.deadline_action),
+            forecast=DeadlineForecast(probability=self.deadline_probability, why=self.deadline_why),
+            state=State(self.state),
+            ended_at=self.ended_at,
         )
 
     @property

@@ -82,6 +82,7 @@ def job_context(request: HttpRequest, row: Job, tab: str, compared: Sequence[Job
         "backend_id": attempts[-1].backend_id if attempts else "",
         "lacks_outcome": has_unknown_outcome(row) and bool(verbs),
         "saving": cache(lambda: checkpoint_advice.job_checkpoint_advice(row, attempts, now)),
+        "deadline_text": row.deadline.text(now) if row.deadline else "",
         "preemption_standing": cache(lambda: _preemption_standing(row, attempts, now)),
         "environment": _cleaned_values(masking.mask_secrets(row.environment)),
         "command": safe_display_text(row.command),

@@ -16,6 +16,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import CHANGEABLE_FIELDS, replace_waiting_job
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
+from jobs.actions.submissions import answer_deadline
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core import spec as job_spec
@@ -86,6 +87,7 @@ def _submit_form(request: HttpRequest, form: job_forms.SubmitForm) -> list[Job]:
     if spec is None:
         return []
     try:
+        spec, deadline = answer_deadline(spec, team=values["team"], cluster=values["cluster"], user_id=request.user.pk)
         rows = job_actions.submit(
             [spec], cluster=values["cluster"], team=values["team"], author=Author.of(request), now=clock.now()
         )
@@ -95,4 +97,6 @@ def _submit_form(request: HttpRequest, form: job_forms.SubmitForm) -> list[Job]:
     request_turn(values["cluster"].pk)
     what = f"{len(rows)} tasks" if len(rows) > 1 else "job"
     messages.success(request, f"Submitted as {what} {rows[0].array_id or rows[0].public_id}.")
+    if deadline and deadline.warning:
+        messages.warning(request, deadline.warning)
     return rows

@@ -18,7 +18,7 @@ from jobs.traces.trace import BadTrace, Trace
 
 EXPORT_HEADER = (
     *("job_id", "user", "group_or_vc", "type", "submit_ts", "duration_s", "gpu_num", "node_num", "cpu_num", "state"),
-    *("queue_s", "name", "timelimit_s", "memory_mib", "gpu_milli"),
+    *("queue_s", "name", "timelimit_s", "memory_mib", "deadline_ts", "gpu_milli"),
 )
 
 
@@ -158,6 +158,7 @@ def write_trace(trace: Trace, out: TextIO) -> None:
         trace.ids, trace.users, trace.pools, trace.kinds, _format_cells(trace.submit_s), _format_cells(trace.runtime_s),
         trace.gpus.tolist(), trace.nodes.tolist(), _format_cells(trace.cpus), trace.states,
         _format_cells(trace.queue_s), trace.names, _format_cells(trace.limit_s), _format_cells(trace.memory_mb),
+        _format_cells(trace.deadline_s),
         trace.gpu_milli.tolist(),
     )  # fmt: skip
     rows.writerows(zip(*columns, strict=True))

@@ -165,6 +165,7 @@ LAYOUTS = (
             "duration": ("duration_s", parse_number),
             "queue_s": ("queue_s", parse_number),
             "limit_s": ("timelimit_s", parse_number),
+            "deadline_s": ("deadline_ts", parse_number),
             "gpus": ("gpu_num", parse_number),
             "gpu_milli": ("gpu_milli", parse_number),
             "nodes": ("node_num", parse_number),

@@ -29,6 +29,7 @@ NUMBER_FIELDS = (
     "duration",
     "queue_s",
     "limit_s",
+    "deadline_s",
     "gpus",
     "gpu_milli",
     "asked_gpus",
@@ -36,7 +37,18 @@ NUMBER_FIELDS = (
     "cpus",
     "memory_mb",
 )
-STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
+STORED_FIELDS = (
+    "submit_s",
+    "runtime_s",
+    "queue_s",
+    "limit_s",
+    "deadline_s",
+    "gpus",
+    "gpu_milli",
+    "nodes",
+    "cpus",
+    "memory_mb",
+)
 
 MAX_GPUS = 10_000_000  # more than any cluster has, so larger values are errors
 
@@ -216,7 +228,7 @@ def _build_trace(
     bad: Sequence[InvalidRow],
     bad_count: int,
 ) -> Trace:
-    floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
+    floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "deadline_s", "cpus", "memory_mb")
     named_columns: dict[str, Any] = {**words, **{name: columns[name] for name in floats}}
     trace = Trace(
         source=source,

@@ -81,6 +81,7 @@ class Trace:
     nodes: Ints
     cpus: Floats
     memory_mb: Floats
+    deadline_s: Floats  # when each job should have ended; NaN without a deadline
     began_s: float = 0.0
     bad: tuple[InvalidRow, ...] = field(default=())
     bad_count: int = 0
@@ -91,7 +92,18 @@ class Trace:
     def rows(self, indices: npt.NDArray[np.intp]) -> Trace:
         """Return the trace with these rows only, in this order."""
         words = ("users", "pools", "kinds", "names", "states")
-        numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
+        numbers = (
+            "submit_s",
+            "runtime_s",
+            "queue_s",
+            "limit_s",
+            "deadline_s",
+            "gpus",
+            "gpu_milli",
+            "nodes",
+            "cpus",
+            "memory_mb",
+        )
         columns = {name: getattr(self, name).rows(indices) for name in words}
         columns |= {name: getattr(self, name)[indices] for name in numbers}
         return replace(self, ids=[self.ids[row] for row in indices.tolist()], **columns)
@@ -107,7 +119,7 @@ def trace_from_columns(source: str, **columns: Sequence[float] | Sequence[str] |
     }
     floats: dict[str, Any] = {
         name: np.asarray(present.get(name, np.full(count, np.nan)), dtype=np.float64)
-        for name in ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
+        for name in ("submit_s", "runtime_s", "queue_s", "limit_s", "deadline_s", "cpus", "memory_mb")
     }
     ints: dict[str, Any] = {
         "gpus": np.asarray(present.get("gpus", np.zeros(count)), dtype=np.int32),
@@ -130,4 +142,6 @@ def sort_by_submission(trace: Trace) -> Trace:
     first = float(trace.submit_s[0])
     # Values below a year are relative to the start of the trace; larger ones are Unix time
     began = trace.began_s or (first if first > 31_536_000 else 0.0)
-    return replace(trace, submit_s=trace.submit_s - began if began == first else trace.submit_s, began_s=began)
+    if began != first:
+        return replace(trace, began_s=began)
+    return replace(trace, submit_s=trace.submit_s - began, deadline_s=trace.deadline_s - began, began_s=began)

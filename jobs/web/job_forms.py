@@ -15,11 +15,12 @@ from django.http import QueryDict
 
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
+from jobs.core.deadlines import DeadlineAction, absolute_time, refuse_impossible
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import CONTRACT_FIELDS
 from jobs.core.spec import InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
-from jobs.models import Cluster, Job, Node, Team, TeamRole
+from jobs.models import Cluster, Job, Node, Team, TeamRole, clock
 
 DECIMAL = re.compile(r"\d{0,9}\.\d{1,9}", re.ASCII)
 NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit", "preemptions_per_day")
@@ -28,6 +29,7 @@ PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
+    *("deadline_at", "deadline_action"),
     *("image", "mounts", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
     *("comment", "preempt_exempt_time"),
 )
@@ -95,6 +97,15 @@ class SubmitForm(forms.Form):
     preemptions_per_day = number_input("Preemptions per day", help_text="At most. Leave empty for the cluster default.")
     hold = forms.BooleanField(label="Hold", required=False, help_text="The job does not start until you release it.")
     begin_at = text_input("Not before", placeholder="2026-01-31T08:00:00Z")
+    deadline_at = text_input(
+        "Deadline", placeholder="18:00", help_text="In UTC: a time of day, a date and time, or now+6hours."
+    )
+    deadline_action = forms.ChoiceField(
+        label="After the deadline",
+        choices=[(action.value, action.value) for action in DeadlineAction],
+        initial=DeadlineAction.CONTINUE.value,
+        required=False,
+    )
     array = text_input("Array", placeholder="0-99%10", help_text="One job per index. %10 runs at most ten at once.")
     dependencies = text_input("Dependencies", placeholder="afterok:01k3v9q2m7t")
     checkpoint_dir = text_input("Checkpoint directory", placeholder="/ckpt/run")
@@ -107,6 +118,7 @@ class SubmitForm(forms.Form):
     GROUPS = (
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
         ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
+        ("Deadline", ("deadline_at", "deadline_action")),
         ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
         ("Working directory and environment", ("image", "mounts", "workdir", "environment")),
         ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
@@ -123,8 +135,12 @@ class SubmitForm(forms.Form):
         values = super().clean() or {}
         if not self.errors:
             self._refuse_bad_pairs(values)
+            if values["deadline_at"]:
+                values["deadline_at"] = absolute_time(values["deadline_at"], clock.now())
             try:
                 parsed = spec.parse(submit_request(values), Node.objects.shape(values["cluster"]))
+                if parsed.deadline_at:
+                    refuse_impossible(parsed.deadline_at, parsed.deadline_action, parsed.time_limit, clock.now())
                 self._refuse_priority(parsed, values["team"])
                 refuse_unknown_dependencies(parsed, values["team"])
                 self.spec = parsed if not self.errors else None

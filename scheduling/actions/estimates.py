@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 
 from jobs.actions.retention import delete_batch
+from jobs.core.deadlines import DeadlineForecast
 from jobs.models import Cluster
 from scheduling.models import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast
 from scheduling.replay.start_estimates import StartEstimate
@@ -57,6 +58,35 @@ WITH recent AS (
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), avg(on_time::int)
 FROM recent WHERE ahead >= %(low)s AND ahead < %(high)s
 """
+
+
+# Most forecasts move by less than a point. Locked in the order of ids, as bulk actions do
+STORE_DEADLINE_FORECASTS = """
+WITH locked AS (
+  SELECT j.id, v.probability, v.why
+  FROM unnest(%s::bigint[], %s::float8[], %s::text[]) v (id, probability, why) JOIN jobs_job j ON j.id = v.id
+  WHERE j.ended_at IS NULL AND (
+    j.deadline_probability IS NULL <> (v.probability IS NULL)
+    OR abs(j.deadline_probability - v.probability) >= 0.01
+    OR (v.probability IS NULL AND j.deadline_why <> v.why)
+  )
+  ORDER BY j.id FOR NO KEY UPDATE OF j
+)
+UPDATE jobs_job j SET deadline_probability = locked.probability, deadline_why = locked.why
+FROM locked WHERE j.id = locked.id
+"""
+
+
+def save_deadline_forecasts(forecasts: Mapping[int, DeadlineForecast]) -> int:
+    """Write the forecasts that moved by a point or more. Return their number."""
+    if not forecasts:
+        return 0
+    ids = sorted(forecasts)
+    columns = [ids, [forecasts[job].probability for job in ids], [forecasts[job].why for job in ids]]
+    with connection.cursor() as cursor:
+        cursor.execute(STORE_DEADLINE_FORECASTS, columns)
+        written: int = cursor.rowcount
+    return written
 
 
 def save_estimates(cluster: Cluster, estimates: Mapping[int, StartEstimate], now: datetime) -> int:

@@ -6,6 +6,7 @@ The database's clock cannot be set, so times that it fills in are replaced by th
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,6 +110,9 @@ class VirtualCluster:
             cpus_per_node=need.cpus,
             memory_per_node_mb=need.memory_mb,
             time_limit=timedelta(seconds=limit_s) if limit_s < float("inf") else None,
+            deadline_at=virtual_datetime(float(trace.deadline_s[row]))
+            if math.isfinite(trace.deadline_s[row])
+            else None,
             preemptible=self._all_agree or (self._borrows and kind in self._setting.best_effort),
             submitted_at=virtual_datetime(at_s),
         )

@@ -38,6 +38,7 @@ from scheduling.evaluation.frameworks import TEMPLATES
 from scheduling.models import Campaign, CampaignState, Evaluation, Suite
 from scheduling.queries import campaigns as campaign_queries
 from scheduling.queries.campaigns import CampaignProgress
+from scheduling.queries.deadline_forecasts import campaign_probability
 
 DATASET_SHAPE = ResourceShape(
     "SuiteDataset",
@@ -179,6 +180,14 @@ CAMPAIGN_SHAPE = ResourceShape(
             "Maximum number of nodes in use; null until the campaign is planned.", low=1, nullable=True
         ),
         "deadline_at": datetime_field(nullable=True),
+        "deadline_probability": number_field(
+            "That it meets its deadline, from 0 to 1; null: it has none, is not planned yet, or has ended.",
+            get=lambda row: campaign_probability(row, row.progress.percent, clock.now()),
+            needs=("deadline_at", "plan", "cluster"),
+            nullable=True,
+            observed=True,
+            in_lists=False,
+        ),
         "state": text_field(choices=CampaignState.values),
         "why": text_field("The reason if the campaign waits or failed."),
         "created_at": datetime_field(),
@@ -400,13 +409,13 @@ class _CampaignVerb(ActionEndpoint):
         row = find_or_404(campaign_queries.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
         if not self.caller.may_change(row):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
-        etags.check_if_match(self.request, campaign_response(self.caller, id))
+        etags.check_if_match(self.request, campaign_response(self.caller, id), CAMPAIGN_SHAPE.observed)
         try:
             self.change(row)
         except CampaignStateConflict as conflict:
             raise Conflict(str(conflict)) from None
         document = campaign_response(self.caller, id)
-        return Response(document, headers={"ETag": etags.etag(document)})
+        return Response(document, headers={"ETag": etags.etag(document, CAMPAIGN_SHAPE.observed)})
 
     def change(self, row: Campaign) -> None:
         raise NotImplementedError

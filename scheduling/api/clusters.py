@@ -14,6 +14,7 @@ from jobs.api import shapes
 from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
+from jobs.core.deadlines import UnlikelyDeadlines
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.models import Cluster, ClusterMode, TokenScope, clock
@@ -93,6 +94,8 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "checkpoint_clause": parsing.choice_reader(list(CheckpointClause)),
     "min_preemptions_per_day": parsing.integer_reader(0, 1000),
     "max_preemptions_per_day": parsing.integer_reader(0, 1000),
+    "unlikely_deadlines": parsing.choice_reader(list(UnlikelyDeadlines)),
+    "min_deadline_percent": parsing.integer_reader(1, 99),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
 

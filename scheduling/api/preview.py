@@ -8,11 +8,12 @@ from django.conf import settings
 from django.urls import path
 from rest_framework.response import Response
 
-from jobs.actions.submissions import CallerTargets, parse_submission
+from jobs.actions.submissions import CallerTargets, deadline_response, parse_submission
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.api import shapes
+from jobs.core.deadlines import refuse_impossible
 from jobs.core.lifecycle import JobKind
-from jobs.models import Cluster, TokenScope
+from jobs.models import Cluster, TokenScope, clock
 from jobs.rest.endpoint import ActionEndpoint
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -60,6 +61,9 @@ PREVIEW_SHAPE = ResourceShape(
         "fitting_nodes": integer_field("Matching nodes with enough free resources.", low=0),
         "matching_gpus": integer_field("GPUs of the matching nodes.", low=0),
         "free_gpus": integer_field("Free GPUs of the matching nodes.", low=0),
+        "deadline": nested_field(
+            shapes.DEADLINE_ANSWER, "Whether the job would meet its deadline; null: it has none.", nullable=True
+        ),
         "preemption": text_field("When the job could be preempted, as sentences."),
         "most_gpu_hours": number_field("GPU-hours at the time limit, of all tasks; null: no limit.", nullable=True),
         "most_cost": number_field("Cost at the time limit; null: no limit or no price.", nullable=True),
@@ -86,6 +90,8 @@ class PreviewJob(ActionEndpoint):
     def work(self) -> Response:
         team, target, spec = parse_submission(self.object(), {}, CallerTargets(self.caller))
         refuse_unknown_dependencies(spec, team)
+        if spec.deadline_at:
+            refuse_impossible(spec.deadline_at, spec.deadline_action, spec.time_limit, clock.now())
         cluster = Cluster.objects.get(pk=target.pk)
         sees = self.caller.visible_team_names()
         preview = preview_submission(spec, team=team, cluster=cluster, user_id=self.caller.user.pk, sees=sees)
@@ -123,6 +129,7 @@ def preview_response(preview: SubmissionPreview) -> dict[str, Any]:
         "fitting_nodes": preview.capacity.fitting,
         "matching_gpus": preview.capacity.gpus,
         "free_gpus": preview.capacity.free_gpus,
+        "deadline": deadline_response(preview.spec.deadline_at, preview.deadline),
         "preemption": preview.preemption_text,
         "most_gpu_hours": preview.most_gpu_hours,
         "most_cost": preview.most_cost,

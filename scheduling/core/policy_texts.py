@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 POLICY_SUMMARIES = {
     "acme": "quotas per team, idle GPUs lent to preemptible jobs, backfilling",
+    "chronus": "leases; jobs are admitted while all admitted deadlines can be met",
     "conservative": "first come, first served; others pass only if they delay nobody",
     "drf": "the team with the smallest share of GPUs, CPUs or memory first",
     "easy": "first come, first served; others pass if they do not delay the first",
+    "edf": "the earliest deadline first; preempts preemptible jobs",
     "fair": "the team with the least recent usage first, as Slurm's fair share",
     "fifo": "first come, first served; the first job that does not fit blocks the rest",
     "fifo-skip": "first come, first served; jobs that do not fit are skipped",

@@ -112,6 +112,9 @@ def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     yield comparison_row("fragmentation", "%", [_percent(run["fragmentation"]) for run in runs])
     yield comparison_row("makespan", "s", [run["makespan_s"] for run in runs])
     yield comparison_row("preemptions", "", [run["preemptions"] for run in runs])
+    deadlines = [run.get("deadlines", {}) for run in runs]  # missing in runs of older versions
+    if any(one.get("jobs") for one in deadlines):
+        yield comparison_row("deadlines missed", "", [one.get("missed") for one in deadlines])
     yield comparison_row("finished jobs", "", [run["jobs"] for run in runs], least=None)
 
 

@@ -100,6 +100,7 @@ class WaitingJob:
     reason: str = ""  # Slurm's term stored in its row by the last turn
     why: str = ""  # the stored sentence; while held, the one given by the user
     begin_at: datetime | None = None
+    deadline_at: datetime | None = None
     waits_for: tuple[str, ...] = ()  # public ids of the dependencies that have not ended
     array: str = ""
     array_limit: int | None = None
@@ -120,6 +121,7 @@ class RunningJob:
     preemptible: bool = False
     started_at: datetime | None = None
     time_limit: timedelta | None = None
+    deadline_at: datetime | None = None
     array: str = ""
     places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there; 0 for a share
     gpu_milli: int = 0  # of the GPU `shared_gpu` of its node, if it holds a share

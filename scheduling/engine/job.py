@@ -61,6 +61,7 @@ class EngineJob:
         "attained",
         "band",
         "began",
+        "deadline",
         "expected_s",
         "group",
         "key",
@@ -103,6 +104,7 @@ class EngineJob:
         self.submitted = submitted
         self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
         self.expected_s = expected_s  # what reservations rely on: the limit, or the true run time in a replay
+        self.deadline = math.inf  # when it should have ended; infinite without a deadline
         self.predicted_s = UNKNOWN_S  # the run time learned from similar jobs, for the order of the queue only
         self.user = user
         self.name = name

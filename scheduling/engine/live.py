@@ -145,6 +145,8 @@ class SnapshotEngine:
         if (group := accounts.get(account)) is None:
             group = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
         job = EngineJob(len(self.jobs), group, _timestamp(waiting.submitted_at), limit, limit, band=-waiting.priority)
+        if waiting.deadline_at:
+            job.deadline = _timestamp(waiting.deadline_at)
         if history := self._history:
             job.attained = history.attained.get(waiting.id, 0.0)
             job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
@@ -230,6 +232,8 @@ class SnapshotEngine:
             began = _timestamp(held.started_at or self._now)
             limit = _limit_seconds(held.time_limit)
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
+            if held.deadline_at:
+                job.deadline = _timestamp(held.deadline_at)
             if self._history:
                 job.attained = self._history.attained.get(held.id, 0.0)
                 job.predicted_s = min(self._history.prediction_s(held.id, trees=self._uses_trees), limit)

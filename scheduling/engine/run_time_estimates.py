@@ -96,6 +96,8 @@ class PastJob:
     gpus: int
     ran_s: float
     limit_s: float = math.inf
+    kind: str = ""
+    predicted_s: float = UNKNOWN_S  # before it started
 
 
 class RunTimeEstimates:

@@ -3,8 +3,8 @@
 Eligible rows     Clusters on which Acme decides, if the queue, the running jobs or the nodes changed since the last
                   estimates, or the estimates are older than `MAX_ESTIMATE_AGE`.
 What a turn does  Records the outcome of first estimates of jobs that have started, and updates the error summaries.
-                  Then simulates the cluster's future and writes the estimates that moved. Estimates do not influence
-                  any decision.
+                  Then simulates the cluster's future and writes the estimates that moved, and the forecasts of
+                  deadlines that moved with them. Neither influences any decision.
 Failure story     Killed before writing: the old estimates stay, with their time, and the next turn continues. Killed
                   between recording outcomes and writing: recorded estimates are deleted, and a constraint ensures that
                   each outcome is recorded once. Two workers at once: the lease saves work; both would write the same,
@@ -24,7 +24,7 @@ from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rul
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast, Lease
 from scheduling.models.predictions import with_predictions
-from scheduling.queries import snapshot
+from scheduling.queries import deadline_forecasts, snapshot
 from scheduling.replay.start_estimates import start_estimates
 from scheduling.replay.timed_runs import without_gc
 
@@ -58,6 +58,8 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
     with without_gc():
         estimates = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
     written = estimate_actions.save_estimates(cluster, estimates, now)
+    forecasts = deadline_forecasts.open_deadlines(cluster, picture, estimates, now)
+    written += estimate_actions.save_deadline_forecasts(forecasts)
     took = timedelta(seconds=time.perf_counter() - began)
     estimate_actions.record_forecast(cluster, now=now, jobs=len(estimates), took=took, seen=seen)
     if written:

@@ -1,10 +1,12 @@
-"""Enforce time limits that the cluster does not enforce, and the limit of the wait for recovery.
+"""Enforce time limits that the cluster does not enforce, deadlines, and the limit of the wait for recovery.
 
 Eligible rows     Running attempts that exceed their time limit by more than `TIME_LIMIT_SLACK` by the cluster's clock
-                  and by ours, and are not being stopped. Jobs that have waited too long for recovery, because its loop
-                  is down or did not finish.
+                  and by ours, and are not being stopped. Jobs that asked to be cancelled at their deadline: live ones
+                  after it, waiting ones as soon as their time limit no longer fits before it. Jobs that have waited too
+                  long for recovery, because its loop is down or did not finish.
 What a turn does  Queues a command that ends each attempt as TIMEOUT. A cluster that enforces limits has done so before.
-                  A job that waited too long for recovery gets its final state, as if there were no recovery.
+                  Queues one that ends a live job as DEADLINE; a waiting one ends at once. A job that waited too long
+                  for recovery gets its final state, as if there were no recovery.
 Failure story     Each job is one guarded, repeatable action. Killed anywhere: the next turn continues.
 """
 
@@ -12,18 +14,22 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import DateTimeField, DurationField, Exists, ExpressionWrapper, F, OuterRef, Value
 from django.db.models.functions import Coalesce
 
+from jobs.actions import jobs as job_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions import stop
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.deadlines import DeadlineAction
+from jobs.core.lifecycle import LIVE_STATES, State
 from jobs.core.slurm_notation import format_duration
 from jobs.models import Attempt, Cluster, ClusterMode, Job
 
 # Slurm rounds limits up to whole minutes, checks twice a minute and grants a grace time
 TIME_LIMIT_SLACK = timedelta(minutes=3)
+TIME = DateTimeField()
 
 
 def enforce_time_limits_once(cluster: Cluster, now: datetime) -> int:
@@ -47,7 +53,31 @@ def enforce_time_limits_once(cluster: Cluster, now: datetime) -> int:
             stop.enforce_time_limit(attempt.job, author=SCHEDULER, why=why)
             stopped += 1
     _end_overdue_recoveries(cluster, now)
-    return stopped
+    return stopped + _enforce_deadlines(cluster, now)
+
+
+def _enforce_deadlines(cluster: Cluster, now: datetime) -> int:
+    """End the jobs that asked for it and miss their deadline. A job without a time limit may still meet it."""
+    asked = Job.objects.filter(
+        cluster=cluster, foreign_id="", deadline_at__isnull=False, deadline_action=DeadlineAction.CANCEL
+    )
+    limit = Coalesce(F("time_limit"), Value(timedelta(0)), output_field=DurationField())
+    late = asked.filter(state=State.PENDING).alias(start_by=ExpressionWrapper(F("deadline_at") - limit, TIME))
+    stopping = Attempt.objects.filter(job=OuterRef("pk"), ended_at__isnull=True).exclude(stop_state="")
+    live = asked.filter(state__in=LIVE_STATES, deadline_at__lt=now).exclude(Exists(stopping))
+    ended = 0
+    for job in (*late.filter(start_by__lt=now).order_by("id"), *live.select_related("cluster").order_by("id")):
+        with skip_row_on_error(job):
+            job_actions.end_at_deadline(job, author=SCHEDULER, why=_missed_text(job, now))
+            ended += 1
+    return ended
+
+
+def _missed_text(job: Job, now: datetime) -> str:
+    assert job.deadline_at is not None
+    if job.deadline_at <= now:
+        return "Its deadline passed."
+    return f"Its deadline is earlier than now plus its time limit of {format_duration(job.time_limit)}."
 
 
 def _end_overdue_recoveries(cluster: Cluster, now: datetime) -> None:

@@ -17,6 +17,7 @@ from rest_framework.exceptions import PermissionDenied
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
 from jobs.core.charts.timeline import TimelineBar
+from jobs.core.deadlines import percent_text
 from jobs.core.parsing import InvalidField
 from jobs.models import clock
 from jobs.models.permissions import Caller
@@ -27,6 +28,7 @@ from scheduling.models import Campaign, CampaignState
 from scheduling.pages.evaluation_forms import CampaignForm
 from scheduling.pages.score_history import campaign_scores, regression_text
 from scheduling.queries import campaigns as campaign_queries
+from scheduling.queries import deadline_forecasts
 from scheduling.queries.campaigns import CampaignProgress, LaneSpan, ResultCell
 
 PAGE_SIZE = 25
@@ -96,6 +98,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
     rows = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster")
     row = get_object_or_404(rows, public_id=public_id)
     progress = campaign_queries.campaign_progress([row]).get(row.pk, CampaignProgress())
+    share = deadline_forecasts.campaign_probability(row, progress.percent, now)
     took_s = campaign_queries.took_s(row, now)
     datasets, lines = campaign_queries.result_matrix(row)
     lanes = campaign_queries.chart(row, now)
@@ -115,7 +118,8 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "is_planning": row.state == CampaignState.PENDING,
         "why_tone": "bad" if row.state == CampaignState.FAILED else "",
         "took_label": "Running for" if row.is_open else "Duration",
-        "misses_deadline": bool(row.plan) and row.plan.get("meets_deadline") is False,
+        "deadline_share": percent_text(share) if share is not None else "",
+        "deadline_tone": "bad" if share is not None and 100 * share < row.cluster.min_deadline_percent else "muted",
         "progress": progress,
         "took": timedelta(seconds=round(took_s or 0)),
         "makespan": timedelta(seconds=round(row.plan["makespan_s"])) if row.plan else None,

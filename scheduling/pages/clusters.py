@@ -62,6 +62,7 @@ class ClusterSettingsForm(forms.ModelForm):
             *("usage_half_life_hours", "gpu_share_kinds"),
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),
+            *("unlikely_deadlines", "min_deadline_percent"),
         )
         widgets = {
             "workload_owners": forms.Textarea(attrs={"rows": 3}),

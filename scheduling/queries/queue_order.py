@@ -95,6 +95,15 @@ class QueueView:
     figure_help: str
 
     @property
+    def has_deadlines(self) -> bool:
+        return any(place.job and place.job.deadline_at for place in self.places)
+
+    @property
+    def columns_after_gpus(self) -> int:
+        """The number of columns to the right of the GPUs: some are shown only if a job needs them."""
+        return 4 + bool(self.figure_label) + self.has_deadlines
+
+    @property
     def apart_text(self) -> str:
         text = f"{self.apart_in_all} held, not yet due, or waiting for other jobs"
         return text if self.apart else f"{text}; none in your teams"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, FloatField, Func, Max, Sum
+from django.db.models import Count, FloatField, Func, Max, Sum, Value
+from django.db.models.functions import Coalesce
 
 from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
@@ -37,7 +38,7 @@ from scheduling.engine.cluster import (
     RunningJob,
     WaitingJob,
 )
-from scheduling.engine.history import SchedulingHistory
+from scheduling.engine.history import UNKNOWN_S, SchedulingHistory
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
 from scheduling.models.history import half_life_s
@@ -132,7 +133,8 @@ def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
     """Return the jobs that ended recently, the newest last."""
     rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST_JOBS_WINDOW, **only)
     rows = rows.order_by("-ended_at")
-    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit")
+    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit", "kind")
+    predicted = Coalesce("trees_predicted_s", "predicted_s", Value(UNKNOWN_S))
     return [
         PastJob(
             user=str(user),
@@ -140,8 +142,12 @@ def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
             gpus=nodes * gpus,
             ran_s=max(0.0, (ended - started).total_seconds()),
             limit_s=limit.total_seconds() if limit else math.inf,
+            kind=kind,
+            predicted_s=predicted_s,
         )
-        for user, name, nodes, gpus, started, ended, limit in reversed(rows.values_list(*columns)[:MAX_PAST_JOBS])
+        for user, name, nodes, gpus, started, ended, limit, kind, predicted_s in reversed(
+            rows.values_list(*columns, predicted)[:MAX_PAST_JOBS]
+        )
     ]
 
 
@@ -265,6 +271,7 @@ REQUEST_COLUMNS = (
     "reason",
     "why",
     "begin_at",
+    "deadline_at",
     "array_id",
     "array_limit",
 )
@@ -290,7 +297,7 @@ def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPred
             predictions.add(pk, predicted, by_trees)
         requested = tuple(columns[: len(NEED_COLUMNS)])
         need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
-        priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = columns[
+        priority, preemptible, time_limit, hold, reason, why, begin_at, deadline_at, array, array_limit = columns[
             len(NEED_COLUMNS) :
         ]
         yield WaitingJob(
@@ -307,6 +314,7 @@ def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPred
             reason=reason,
             why=why,
             begin_at=begin_at,
+            deadline_at=deadline_at,
             waits_for=unmet.get(pk, ()),
             array=array,
             array_limit=array_limit,
@@ -354,6 +362,7 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
 RUNNING_COLUMNS = (
     "priority",
     "preemptible",
+    "deadline_at",
     "started_at",
     "time_limit",
     "array_id",
@@ -392,7 +401,8 @@ def _running(
     for predicted, by_trees, pk, name, title, user, team, kind, *rest in found:
         if predicted is not None:
             predictions.add(pk, predicted, by_trees)
-        nodes, gpus, milli, priority, preemptible, started_at, time_limit, array, cpus, memory_mb, *terms = rest
+        nodes, gpus, milli, priority, preemptible, deadline_at, started_at, *rest = rest
+        time_limit, array, cpus, memory_mb, *terms = rest
         attempt = live.get(pk)
         facts = _preemption_facts(attempt, preempted_at.get(pk, ()))
         hangs = bool(attempt and attempt.hangs)
@@ -404,6 +414,7 @@ def _running(
             gpus=nodes * gpus,
             priority=priority,
             preemptible=preemptible and not hangs,
+            deadline_at=deadline_at,
             started_at=started_at,
             time_limit=time_limit,
             array=array,

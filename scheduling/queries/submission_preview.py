@@ -15,9 +15,11 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Q
 
+from jobs.core import deadlines
+from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
 from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.preemption_contract import contract_text
-from jobs.core.spec import JobSpec
+from jobs.core.spec import InvalidField, JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.clusters.circuit_breaker import is_open
@@ -31,7 +33,7 @@ from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
 from scheduling.models.predictions import with_predictions
-from scheduling.queries import snapshot
+from scheduling.queries import deadline_forecasts, snapshot
 from scheduling.queries.queue_order import queue_states
 from scheduling.queries.wait_explanation import past_error
 from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
@@ -75,6 +77,7 @@ class SubmissionPreview:
     start: StartPreview
     past_error: EstimateError | None
     usual_run_time_s: float | None  # that nine of ten similar jobs did not exceed
+    deadline: DeadlineAnswer | None = None
     warning: str = ""
 
     @property
@@ -145,7 +148,30 @@ def preview_submission(
         past_error=past_error(cluster, start.estimate.p50, now) if start.estimate else None,
         usual_run_time_s=durations.usual_run_time_s(job),
         warning=refusal or _delay_warning(cluster),
+        deadline=_deadline_answer(spec, cluster, job, start, refusal, now),
     )
+
+
+def forecast_deadline(spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int) -> DeadlineForecast:
+    """Forecast whether a valid request meets its deadline, for the answer to its submission."""
+    preview = preview_submission(spec, team=team, cluster=cluster, user_id=user_id, sees=())
+    return preview.deadline.forecast if preview.deadline else DeadlineForecast()
+
+
+def _deadline_answer(
+    spec: JobSpec, cluster: Cluster, job: WaitingJob, start: StartPreview, refusal: str, now: datetime
+) -> DeadlineAnswer | None:
+    """What the submission would be answered with; None without a deadline."""
+    if spec.deadline_at is None:
+        return None
+    if start.estimate is None:
+        forecast = DeadlineForecast(why=refusal or start.why_no_estimate)
+    else:
+        forecast = deadline_forecasts.of_waiting_job(cluster, job, spec.deadline_at, start.estimate, now=now)
+    try:
+        return deadlines.answer(forecast, UnlikelyDeadlines(cluster.unlikely_deadlines), cluster.min_deadline_percent)
+    except InvalidField as refused:
+        return DeadlineAnswer(forecast=forecast, warning=f"{cluster} would refuse the job: its deadline {refused.why}")
 
 
 def _no_starts(cluster: Cluster) -> str:
@@ -191,6 +217,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
         hold=str(HoldKind.USER) if spec.hold else "",
         why="It is submitted held. It starts after you release it." if spec.hold else "",
         begin_at=spec.begin_at,
+        deadline_at=spec.deadline_at,
         waits_for=_unfinished_dependencies(spec, team),
         user=str(user_id),
         title=spec.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ from scheduling.replay.recorded import RecordedAttempts
 TRACE_COLUMNS = (
     *("public_id", "user__username", "team__name", "kind", "name", "state", "submitted_at", "started_at", "ended_at"),
     *("nodes", "gpus_per_node", "gpu_milli", "cpus_per_node", "memory_per_node_mb", "time_limit"),
+    "deadline_at",
 )
 
 
@@ -53,6 +55,7 @@ def history_trace(
         ],
         queue_s=queued,
         limit_s=[_seconds(limit) for limit in columns["time_limit"]],
+        deadline_s=[at.timestamp() if at else math.nan for at in columns["deadline_at"]],
         gpus=[count * gpus for count, gpus in zip(nodes, wide, strict=True)],
         gpu_milli=columns["gpu_milli"],
         nodes=nodes,

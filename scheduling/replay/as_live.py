@@ -73,6 +73,7 @@ def trace_as_live(trace: Trace, gpus_per_node: int) -> Trace:
         submit_s=VIRTUAL_BEGIN_S + np.rint(trace.submit_s),
         runtime_s=np.maximum(1.0, np.rint(trace.runtime_s)),
         limit_s=np.ceil(trace.limit_s),
+        deadline_s=VIRTUAL_BEGIN_S + np.rint(trace.deadline_s),
         gpus=np.where(trace.gpus > gpus_per_node, whole_nodes, trace.gpus).astype(trace.gpus.dtype),
     )
 

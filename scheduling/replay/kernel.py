@@ -92,6 +92,7 @@ class Arrivals:
     bands: list[int] | None = None  # lower goes first, regardless of the policy
     predicted_s: list[float] | None = None
     attained: list[float] | None = None  # GPU-seconds before they were submitted here
+    deadlines: list[float] | None = None
 
     def job(self, number: int) -> EngineJob:
         """The job in this row."""
@@ -112,6 +113,8 @@ class Arrivals:
             job.predicted_s = self.predicted_s[number]
         if self.attained:
             job.attained = self.attained[number]
+        if self.deadlines:
+            job.deadline = self.deadlines[number]
         return job
 
 

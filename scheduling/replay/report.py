@@ -46,6 +46,7 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
         "fairness": fairness(run),
         "faults": {"nodes": _outage_count(run, makespan), "jobs": int(run.faults.sum())},
         "prediction_error_s": run.prediction_error_s,
+        "deadlines": {"jobs": int(np.isfinite(trace.deadline_s).sum()), "missed": _missed_deadlines(run)},
         "set_aside": {
             "never_ended": int((~ended).sum()),
             "wider_than_the_pool": run.too_wide,
@@ -56,6 +57,12 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
         "load": run.setting.load,
         "curves": run_curves(queue[ended], jct[ended], run.course, run.setting.gpus),
     }
+
+
+def _missed_deadlines(run: PolicyRun) -> int:
+    """Jobs that ended after their deadline or not at all. A job without a deadline has NaN, which nothing exceeds."""
+    late = np.isfinite(run.trace.deadline_s) & ~(run.ended_s <= run.trace.deadline_s)
+    return int(late.sum())
 
 
 def _outage_count(run: PolicyRun, makespan_s: float) -> int:
@@ -123,6 +130,8 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     yield "utilization %", *(f"{one['utilisation'] * 100:.2f}" for one in summaries)
     yield "fragmentation %", *(f"{one['fragmentation'] * 100:.2f}" for one in summaries)
     yield "preemptions", *(f"{one['preemptions']:,}" for one in summaries)
+    if any(one["deadlines"]["jobs"] for one in summaries):
+        yield "deadlines missed", *(f"{one['deadlines']['missed']:,}" for one in summaries)
     if any(one["faults"]["nodes"] for one in summaries):
         yield "node failures", *(f"{one['faults']['nodes']:,}" for one in summaries)
         yield "interrupted jobs", *(f"{one['faults']['jobs']:,}" for one in summaries)

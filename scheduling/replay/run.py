@@ -130,7 +130,8 @@ def with_load(trace: Trace, load: int) -> Trace:
     if load == 100 or not len(trace):
         return trace
     first = float(trace.submit_s[0])
-    return replace(trace, submit_s=first + (trace.submit_s - first) * (100 / load))
+    moved = first + (trace.submit_s - first) * (100 / load)
+    return replace(trace, submit_s=moved, deadline_s=trace.deadline_s + moved - trace.submit_s)
 
 
 def _pool_code(trace: Trace, pool: str) -> int:
@@ -153,7 +154,18 @@ def _combine_runs(runs: list[PolicyRun]) -> PolicyRun:
 
 def _join_traces(traces: list[Trace]) -> Trace:
     """Concatenate parts of one trace, whose columns share their encodings."""
-    numbers = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "gpu_milli", "nodes", "cpus", "memory_mb")
+    numbers = (
+        "submit_s",
+        "runtime_s",
+        "queue_s",
+        "limit_s",
+        "deadline_s",
+        "gpus",
+        "gpu_milli",
+        "nodes",
+        "cpus",
+        "memory_mb",
+    )
     columns: dict[str, Any] = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in numbers}
     for name in ("users", "pools", "kinds", "names", "states"):
         codes = np.concatenate([getattr(trace, name).codes for trace in traces])
@@ -351,6 +363,7 @@ def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Float
         names=trace.names.codes.tolist(),
         similar=_same_text_codes(trace.names, name_without_numbers),
         kinds=_same_text_codes(trace.kinds, _kind_or_other),
+        deadlines=np.nan_to_num(trace.deadline_s, nan=np.inf, posinf=np.inf).tolist(),
     )
 
 

@@ -142,6 +142,7 @@ class _ForwardReplay:
         self._expected = [job.expected_s for job, _ in snapshot_engine.jobs]
         self._bands = [job.band for job, _ in snapshot_engine.jobs]
         self._predicted_s = [job.predicted_s for job, _ in snapshot_engine.jobs]
+        self._deadlines = [job.deadline for job, _ in snapshot_engine.jobs]
         self._attained = [job.attained for job, _ in snapshot_engine.jobs]
         known = snapshot.history or SchedulingHistory()
         trees = snapshot_engine.engine.rules.uses_trees
@@ -196,6 +197,7 @@ class _ForwardReplay:
             bands=self._bands,
             predicted_s=self._predicted_s,
             attained=self._attained,
+            deadlines=self._deadlines,
         )
         outcome = replay(state.engine, arrivals, running=running, victims_stop_first=rules.preempts)
         return outcome.started[:count]

@@ -91,7 +91,16 @@ def test_submit_help_describes_each_option_once(acme):
     described = [usage.partition(" ")[0] for group in submit_help.OPTION_GROUPS.values() for usage, _ in group]
 
     assert sorted(described) == sorted(
-        {*script.OPTIONS, "--begin", "--export", "--wrap", "--parsable", "--dry-run", "--test-only", "--help"}
+        {
+            *script.OPTIONS,
+            *script.TIME_OPTIONS,
+            "--export",
+            "--wrap",
+            "--parsable",
+            "--dry-run",
+            "--test-only",
+            "--help",
+        }
     )
     shown = acme("submit", "--help").stdout
     assert "-N, --nodes N " in shown and "Examples:\n  acme submit " in shown

@@ -9,6 +9,7 @@ from acme_client import script
 from acme_client.script import BadOption
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEADLINE_CANCELS = {"deadline_at": "2026-01-01T18:00:00+00:00", "deadline_action": "cancel"}
 
 
 def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment=None):
@@ -44,6 +45,14 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("-t 2-00:00:00", {"time_limit": "2-00:00:00"}),
         ("-t UNLIMITED", {}),
         ("-b now+2hours", {"begin_at": "2026-01-01T02:00:00+00:00"}),
+        ("--deadline now+6hours", {"deadline_at": "2026-01-01T06:00:00+00:00"}),
+        ("--deadline=18:00:30", {"deadline_at": "2026-01-01T18:00:30+00:00"}),
+        ("--deadline=6pm", {"deadline_at": "2026-01-01T18:00:00+00:00"}),
+        ("--deadline=midnight", {"deadline_at": "2026-01-02T00:00:00+00:00"}),
+        ("--deadline=01/31-18:00", {"deadline_at": "2026-01-31T18:00:00+00:00"}),
+        ("--deadline=12/31/26", {"deadline_at": "2026-12-31T00:00:00+00:00"}),
+        ("--deadline=2026-01-31", {"deadline_at": "2026-01-31T00:00:00+00:00"}),
+        ("--deadline 18:00 --deadline-action cancel", DEADLINE_CANCELS),
         ("-b 2026-01-01T08:00+08:00", {"begin_at": "2026-01-01T00:00:00+00:00"}),
         ("-d afterok:1:2,afterany:3", {"dependencies": "afterok:1:2,afterany:3"}),
         ("-a 0-99%10", {"array": "0-99%10"}),
@@ -106,7 +115,11 @@ def test_complete_environment_is_never_sent():
         (["-N", "3", "-G", "8"], "--gpus 8 cannot be distributed evenly over 3 nodes"),
         (["--gpus=1.5"], "--gpus: '1.5' is not a whole number"),
         (["--gres=shard:x:y"], "--gres: 'y' is not a whole number"),
-        (["-b", "soon"], "--begin: 'soon' is not a time. Write now+2hours or 2026-01-31T08:00"),
+        (["-b", "soon"], "--begin: 'soon' is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"),
+        (["--deadline", "25:00"], "--deadline: '25:00' is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"),
+        (["--deadline", "18"], "--deadline: '18' is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"),
+        (["--deadline", "13pm"], "--deadline: '13pm' is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"),
+        (["--deadline", "02/31"], "--deadline: '02/31' is not a time. Write now+2hours, 18:00 or 2026-01-31T08:00"),
         (["--export=NOPE"], "--export: NOPE is not set in this environment"),
         (["--label", "x"], "--label x: write NAME=VALUE"),
         (["--env", "x"], "--env x: write NAME=VALUE"),

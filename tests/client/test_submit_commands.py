@@ -63,6 +63,7 @@ REQUESTS = {
         "command": "train",
         "kind": "pretrain",
         "priority": -5,
+        "deadline_at": "2026-12-31T18:00:00Z",
         "requeue_limit": 7,
         "preemptible": True,
         "preempt_exempt_time": "30:00",
@@ -147,6 +148,7 @@ LABEL_FIELDS = {
     "protection after a start": "preempt_exempt_time",
     "preemption only at checkpoints": "preempt_at_checkpoint",
     "preemptions per day": "preemptions_per_day",
+    "deadline without cancel": "deadline_at",
     "priority below 0": "priority",
     "requeue limit": "requeue_limit",
     "environment with commas": "environment",
@@ -176,3 +178,11 @@ def test_lines_of_a_command_stay_short():
     body = {"team": "pretraining", "cluster": "seren", "command": "train", "comment": "x" * 20, "nodes": 2}
 
     assert max(map(len, submit_commands.acme_command(body).splitlines())) <= 80
+
+
+def test_sbatch_gets_a_deadline_that_ends_the_job():
+    asked = {"command": "train", "deadline_at": "2026-12-31T18:00:00Z", "deadline_action": "cancel"}
+
+    command = submit_commands.sbatch_command(submit_commands.without_defaults(asked), spec.parse(asked, SHAPE))
+
+    assert "--deadline=2026-12-31T18:00:00" in command.text

@@ -15,9 +15,11 @@ from importlib import import_module
 
 from scheduling.engine.live import LivePolicy, live_policy
 from scheduling.engine.policies.acme import AcmeRules
+from scheduling.engine.policies.chronus import ChronusRules
 from scheduling.engine.policies.conservative import ConservativeRules
 from scheduling.engine.policies.drf import DrfRules
 from scheduling.engine.policies.easy import EasyRules
+from scheduling.engine.policies.edf import EdfRules
 from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.fifo import FifoRules, FifoSkipRules
 from scheduling.engine.policies.gittins import GittinsRules
@@ -46,6 +48,8 @@ ALL_POLICY_RULES = (
     FairRules,
     DrfRules,
     ThemisRules,
+    EdfRules,
+    ChronusRules,
     AcmeRules,
 )
 LIVE_POLICY_RULES = (
@@ -60,6 +64,7 @@ LIVE_POLICY_RULES = (
     ConservativeRules,
     FairRules,
     DrfRules,
+    EdfRules,
     AcmeRules,
 )
 POLICY_RULES: dict[str, type[PolicyRules]] = {rules.name: rules for rules in ALL_POLICY_RULES}

@@ -38,7 +38,7 @@ from scheduling.loops.commands.submit import submit_attempts
 MAX_CLAIMS_PER_TURN = 8  # leaves time for the other steps of the turn
 NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
 CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
-ENDS_JOB = (State.CANCELLED, State.TIMEOUT)  # stops after which the job does not run again
+ENDS_JOB = (State.CANCELLED, State.TIMEOUT, State.DEADLINE)  # stops after which the job does not run again
 MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,7 @@ from scheduling.loops.campaigns import coordinate_campaign_once, coordinate_camp
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.models import Campaign, Evaluation, Shard, Staging, Trial
 from scheduling.queries import campaign_board as campaigns
+from scheduling.queries.deadline_forecasts import campaign_probability
 from tests import make
 from tests.scheduling.campaigns.campaign_make import A, B, Played, campaign, suite, trials
 from tests.statements import failing_statement
@@ -103,6 +105,28 @@ def test_deadline_selects_the_fewest_nodes_that_meet_it(played):
     hurried.refresh_from_db()
     assert hurried.nodes == 1
     assert hurried.plan["meets_deadline"] is True
+    assert campaign_probability(hurried, 0.0, clock.now()) > 0.99
+
+
+def test_earlier_campaigns_decide_how_likely_a_deadline_is(played):
+    of = suite(datasets=[{"name": "d", "samples": 1000, "infer_s": 3600}])
+    late = campaign(played.cluster, of=of)
+    played.turn()
+    now = clock.now()
+    planned_s = Campaign.objects.get(pk=late.pk).plan["makespan_s"]
+    Campaign.objects.filter(pk=late.pk).update(deadline_at=now + timedelta(seconds=1.5 * planned_s))
+    late.refresh_from_db()
+    before = campaign_probability(late, 0.0, now)
+
+    for _ in range(30):
+        slow = campaign(played.cluster, of=of, rerun=True)
+        times = {"created_at": now - timedelta(seconds=3 * planned_s), "ended_at": now}
+        Campaign.objects.filter(pk=slow.pk).update(state="COMPLETED", plan={"makespan_s": planned_s}, **times)
+
+    assert before > 0.8
+    assert campaign_probability(late, 0.0, now) < 0.3 < campaign_probability(late, 70.0, now)
+    late.deadline_at = None
+    assert campaign_probability(late, 0.0, now) is None
 
 
 # --- staging

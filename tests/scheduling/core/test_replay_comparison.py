@@ -104,3 +104,10 @@ def test_csv_has_bare_numbers_and_empty_fields_for_missing_ones():
     assert lines[0] == ["section", "figure", "unit", "one", "two"]
     assert lines[1] == ["Queue delay", "mean", "s", "60", "60"]
     assert ["Queue delay", "mean, sft", "s", "", "7.5"] in lines
+
+
+def test_missed_deadlines_are_compared_if_jobs_have_some():
+    late = run(deadlines={"jobs": 10, "missed": 3})
+
+    assert ("Cluster", "deadlines missed") not in rows(run(), run(deadlines={"jobs": 0, "missed": 0}))
+    assert [cell.value for cell in rows(run(), late)["Cluster", "deadlines missed"].cells] == [None, 3]

@@ -13,6 +13,7 @@ from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.time_limits import TIME_LIMIT_SLACK, enforce_time_limits_once
 from tests import make
+from tests.statements import before_statement
 
 MINUTE = timedelta(minutes=1)
 
@@ -117,3 +118,67 @@ def test_every_policy_keeps_begin_times_holds_dependencies_and_arrays(cluster, p
 
     schedule_once(cluster, LIVE_POLICIES[policy], clock.now() + 2 * MINUTE, lambda: None)
     assert Job.objects.get(pk=later.pk).state == State.RUNNING
+
+
+# deadlines
+
+
+def with_deadline(minutes, action="cancel", **asked):
+    deadline_at = (clock.now() + minutes * MINUTE).isoformat()
+    return {"deadline_at": deadline_at, "deadline_action": action, **asked}
+
+
+def test_running_job_ends_at_its_deadline_if_it_asked_for_it(cluster, slurm):
+    attempt = on_cluster(slurm, **with_deadline(10))
+    wish = on_cluster(slurm, **with_deadline(10, "continue"))
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 0
+    assert enforce_time_limits_once(cluster, clock.now() + 11 * MINUTE) == 1
+    assert enforce_time_limits_once(cluster, clock.now() + 12 * MINUTE) == 0
+    send_commands_once(cluster, slurm, clock.now())
+    slurm.end(attempt.key, State.CANCELLED, clock.now(), signal=15)
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    assert (wanted(attempt), wanted(wish)) == (State.DEADLINE, "")
+    assert Job.objects.get(pk=attempt.job_id).state == State.DEADLINE
+    assert Event.objects.get(type="job.limit_requested").why == "Its deadline passed."
+
+
+def test_job_that_completes_before_the_stop_stays_completed(cluster, slurm):
+    attempt = on_cluster(slurm, **with_deadline(10))
+    enforce_time_limits_once(cluster, clock.now() + 11 * MINUTE)
+
+    slurm.end(attempt.key, State.COMPLETED, clock.now(), exit_code=0)
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    assert Job.objects.get().state == State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("asked", "after", "state"),
+    [
+        (lambda: with_deadline(60, time_limit="30:00"), 29, State.PENDING),
+        (lambda: with_deadline(60, time_limit="30:00"), 31, State.DEADLINE),
+        (lambda: with_deadline(60), 59, State.PENDING),
+        (lambda: with_deadline(60), 61, State.DEADLINE),
+        (lambda: with_deadline(60, "continue", time_limit="30:00"), 61, State.PENDING),
+    ],
+    ids=["fits", "limit does not fit", "no limit", "passed", "continue"],
+)
+def test_waiting_job_ends_when_its_limit_no_longer_fits(cluster, asked, after, state):
+    job = make.job(gpus_per_node=1, **asked())
+
+    enforce_time_limits_once(cluster, clock.now() + after * MINUTE)
+
+    job.refresh_from_db()
+    assert (job.state, job.ended_at is not None) == (state, state == State.DEADLINE)
+
+
+def test_job_that_was_cancelled_meanwhile_does_not_keep_others_from_ending(cluster):
+    first, second = (make.job(gpus_per_node=1, **with_deadline(1)) for _ in range(2))
+
+    with before_statement('UPDATE "jobs_job"', act=lambda: Job.objects.filter(pk=first.pk).update(state="CANCELLED")):
+        enforce_time_limits_once(cluster, clock.now() + 2 * MINUTE)
+
+    second.refresh_from_db()
+    assert second.state == State.DEADLINE

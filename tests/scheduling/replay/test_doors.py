@@ -77,6 +77,7 @@ def crowded_trace(seed, jobs=25):
     times = {"submit_s": np.sort(dice.integers(0, 4000, jobs)), "runtime_s": dice.integers(1, 3000, jobs)}
     limits = dice.choice([float("nan"), 5000.0], jobs)
     gpus = dice.choice([1, 2, 3, 4, 8, 12], jobs)
+    times["deadline_s"] = times["submit_s"] + dice.choice([float("nan"), 600, 3000, 6000], jobs)
     return trace_as_live(trace_from_columns("crowd", gpus=gpus, limit_s=limits, **times, **columns), 4)
 
 

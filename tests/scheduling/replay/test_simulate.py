@@ -355,3 +355,15 @@ def test_load_is_a_percentage_that_labels_the_report(file):
     assert "load %" in simulate(file, "--nodes", "3", "--gpus-per-node", "4", "--load", "200")[0]
     with pytest.raises(CommandError, match="load: must be at least 10"):
         simulate(file, "--nodes", "3", "--load", "5")
+
+
+def test_report_counts_missed_deadlines_of_a_trace_that_has_some(tmp_path):
+    path = tmp_path / "deadlines.csv"
+    with path.open("w") as out:
+        write_trace(trace((0, 100, 12), (1, 10, 12), (2, 10, 12), deadline_s=[200, 20, float("nan")]), out)
+
+    words = [str(path), "--policy", "fifo,edf", "--nodes", "1", "--gpus-per-node", "12"]
+    lines = simulate(*words)[0].splitlines()
+
+    assert [line.split()[-2:] for line in lines if line.startswith("deadlines missed")] == [["1", "0"]]
+    assert [run["deadlines"] for run in runs(*words)] == [{"jobs": 2, "missed": 1}, {"jobs": 2, "missed": 0}]
