@@ -36,6 +36,7 @@ class NodeView:
     nic_type: str = ""
     leaf: str = ""
     pod: str = ""
+    boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,7 +236,7 @@ class ClusterController:
             self._fall_asleep_if_empty(name, now)
 
     def power_up(self, name: str, now: float) -> None:
-        """Boot the node if it sleeps; keep it awake if it has not fallen asleep. A node that falls asleep boots then."""
+        """Boot the node if it sleeps or once it has fallen asleep; keep it awake if it has not begun to."""
         node = self.node(name)
         if node.power == NodeFlag.POWERED_DOWN:
             self._boot(node, now)

@@ -241,7 +241,7 @@ HEALTHY = GpuHealth()
 def simulated_samples(
     controller: MachineRoom, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
 ) -> Iterator[GpuSample]:
-    """All GPUs with telemetry: a node that is down or sleeps has no exporter, and a GPU that fell off the bus has no readings."""
+    """All GPUs with telemetry: a node without a running system has no exporter, a GPU off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
     sick = _faults_by_node(controller.faults)
     for node in controller.nodes.values():
