@@ -210,13 +210,29 @@ def test_node_that_does_not_wake_up_is_an_incident_and_its_job_runs_elsewhere(cl
     assert "did not wake up within 31 min" in broken.reason
     evict_from_drained_nodes_once(cluster, times.now)
     attempt = Attempt.objects.get(job=job)
-    assert attempt.stop_state == State.NODE_FAIL or attempt.stop_state == State.PREEMPTED
+    assert attempt.stop_state == State.PENDING
     slurm.end(attempt.key, State.CANCELLED, times.now)
     turn(schedules=True)
     turn(schedules=True)
     newest = Attempt.objects.filter(job=job).order_by("-pk").first()
     assert newest.nodelist in asleep[1:]
     assert sleep_of(newest.nodelist).state == NodeSleepState.WAKING
+
+
+def test_job_that_was_never_submitted_runs_elsewhere_if_its_node_does_not_wake_up(cluster, turn, slurm, times):
+    asleep = all_asleep(turn, slurm)
+    slurm.traits = replace(slurm.traits, powers_nodes=False)
+    job = make.jobs({"gpus_per_node": 8}, {"gpus_per_node": 8})[1]
+    turn(schedules=True)
+    times.later(minutes=31)
+    turn()
+
+    for _ in range(3):
+        turn(schedules=True)
+
+    first, second = Attempt.objects.filter(job=job).order_by("pk")
+    assert (first.nodelist, first.backend_id, second.nodelist) == (asleep[0], "", asleep[1])
+    assert first.ended_at is not None
 
 
 def test_node_that_is_down_after_its_boot_is_an_incident_that_ends_when_it_returns(cluster, turn, slurm, times):
