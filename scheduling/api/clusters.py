@@ -15,7 +15,7 @@ from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters,
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause
-from jobs.models import Cluster, ClusterMode, TokenScope, clock
+from jobs.models import Cluster, ClusterMode, SleepMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
 from jobs.rest import etags
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint
@@ -83,6 +83,13 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "checkpoint_clause": parsing.choice_reader(list(CheckpointClause)),
     "min_preemptions_per_day": parsing.integer_reader(0, 1000),
     "max_preemptions_per_day": parsing.integer_reader(0, 1000),
+    "sleep_mode": parsing.choice_reader(SleepMode.values),
+    "sleep_reserve_nodes": parsing.integer_reader(0, 100_000),
+    "min_awake_minutes": parsing.integer_reader(0, 10_080),
+    "min_asleep_minutes": parsing.integer_reader(0, 10_080),
+    "max_wakes_per_day": parsing.integer_reader(1, 144),
+    "boot_minutes": parsing.integer_reader(1, 240),
+    "sleep_webhook": parsing.text_reader(300),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
 
