@@ -3,6 +3,8 @@
 import django.core.validators
 from django.db import migrations, models
 
+import jobs.models.cluster
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -90,12 +92,13 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="cluster",
             name="sleep_webhook",
-            field=models.URLField(
+            field=models.CharField(
                 blank=True,
                 db_default="",
                 default="",
                 help_text="Called to turn a node off or on. Kubernetes: required. Slurm: leave empty to use its SuspendProgram and ResumeProgram.",
                 max_length=300,
+                validators=[jobs.models.cluster.validate_webhook],
                 verbose_name="webhook for sleeping nodes",
             ),
         ),

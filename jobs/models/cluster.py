@@ -68,6 +68,11 @@ def validate_metrics_address(text: str) -> None:
         )
 
 
+def validate_webhook(text: str) -> None:
+    if not _is_web_address(text):
+        raise ValidationError("The webhook must begin with https:// or http://, for example https://host/power.")
+
+
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -368,10 +373,11 @@ class Cluster(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(240)],
         help_text="How long a node takes to wake up. Used until Acme has measured boots of its GPU model.",
     )
-    sleep_webhook = models.URLField(
+    sleep_webhook = models.CharField(
         "webhook for sleeping nodes",
         max_length=300,
         blank=True,
+        validators=[validate_webhook],
         default="",
         db_default="",
         help_text="Called to turn a node off or on. Kubernetes: required. Slurm: leave empty to use its SuspendProgram"
