@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.power.node_series import STEP_S, NodeSeries
-from scheduling.power.sleep_rules import ReserveSettings, nodes_needed, recent_maximum
+from scheduling.power.sleep_rules import RECENT_STEPS, ReserveSettings, nodes_needed, recent_maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,16 @@ class SleepPlan:
 def needed_nodes(
     history: Sequence[tuple[int, int]], busy: int, queued: int, total: int, now_s: float, *, boot_s: float, reserve: int
 ) -> int:
-    """How many nodes are to be awake: the forecast with its reserve, at least what runs and waits.
+    """How many nodes are to be awake: the forecast with its reserve, at least what runs and waits. All of them until
+    the demand of half an hour is known.
 
     `history` has the largest number of busy nodes of each ten minutes, as (step, nodes), in order of time. `queued`:
     nodes that waiting jobs ask for.
     """
     step = int(now_s // STEP_S)
     past = [(at, nodes) for at, nodes in history if at < step]
+    if not past or past[0][0] > step - RECENT_STEPS:
+        return total
     steps, active = ([at for at, _ in past] + [step], [nodes for _, nodes in past] + [busy])
     largest = max(total, *active)
     series = NodeSeries(

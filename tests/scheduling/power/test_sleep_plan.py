@@ -25,7 +25,10 @@ def plan(nodes, needed, **rules):
     return sleep_plan(nodes, needed, SleepRules(**rules), NOW)
 
 
-def needed(history=(), busy=0, queued=0, total=20, *, boot_s=600.0, reserve=1):
+HALF_AN_HOUR = [(int(NOW // STEP_S) - 3, 0)]
+
+
+def needed(history=HALF_AN_HOUR, busy=0, queued=0, total=20, *, boot_s=600.0, reserve=1):
     return needed_nodes(history, busy, queued, total, NOW, boot_s=boot_s, reserve=reserve)
 
 
@@ -118,7 +121,14 @@ def test_recurring_rise_makes_the_reserve_larger():
 def test_later_steps_of_a_wrong_clock_are_ignored():
     step = int(NOW // STEP_S)
 
-    assert needed([(step + 5, 19)], busy=1, reserve=1) == needed(busy=1, reserve=1)
+    assert needed([*HALF_AN_HOUR, (step + 5, 19)], busy=1) == needed(busy=1)
+
+
+@pytest.mark.parametrize("known_steps", [(), (1,), (2, 1)])
+def test_all_nodes_are_needed_until_the_demand_of_half_an_hour_is_known(known_steps):
+    step = int(NOW // STEP_S)
+
+    assert needed([(step - ago, 0) for ago in known_steps]) == 20
 
 
 @pytest.mark.parametrize(

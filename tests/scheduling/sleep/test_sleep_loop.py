@@ -10,7 +10,7 @@ import pytest
 from failures.models import Incident
 from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import NodeFlag, NodeState, State
-from jobs.models import Attempt, Cluster, ClusterCommand, Event, Job, Node, clock
+from jobs.models import Attempt, Cluster, ClusterCommand, ClusterMinute, Event, Job, Node, clock
 from scheduling.actions import node_sleeps as sleep_actions
 from scheduling.actions.node_sleeps import SLEEPER, SleepError
 from scheduling.backends.base import RequestRejected
@@ -32,7 +32,14 @@ NAMES = [f"seren-{number:03d}" for number in range(1, 5)]
 
 @pytest.fixture
 def cluster(db):
-    return make.cluster(sleep_mode="act", sleep_reserve_nodes=1)
+    row = make.cluster(sleep_mode="act", sleep_reserve_nodes=1)
+    add_quiet_hour(row)
+    return row
+
+
+def add_quiet_hour(cluster):
+    empty = dict.fromkeys(("gpus", "allocated", "closed", "running", "waiting", "requested", "busy_nodes"), 0)
+    ClusterMinute.objects.create(cluster=cluster, at=clock.now() - timedelta(hours=1), **empty)
 
 
 class Clock:

@@ -12,6 +12,7 @@ from scheduling.loops.sleep.manage import manage_sleep_once
 from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.models import NodeSleep, NodeSleepState
 from tests import make
+from tests.scheduling.sleep.test_sleep_loop import add_quiet_hour
 
 pytestmark = pytest.mark.django_db
 PAGE = "/sleeping/seren/"
@@ -20,6 +21,7 @@ PAGE = "/sleeping/seren/"
 @pytest.fixture(autouse=True)
 def cluster():
     row = make.cluster(sleep_mode="propose")
+    add_quiet_hour(row)
     manage_sleep_once(row, clock.now())
     return row
 
