@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -132,11 +132,12 @@ def _node_readings(
     if newest is None or now - newest > FRESH_SAMPLE_AGE:
         return
     silent = _last_sample_times(cluster, [node for node in nodes if node.pk not in samples], now)
-    for node_id in _just_woken(silent, now):
-        del silent[node_id]
+    woken = _just_woken(cluster, now)
     valid_since = _last_anomaly_end_times(cluster) | _cleared_times(anomalies)
     for node in nodes:
         xids = _active_xids(anomalies.get(node.pk), valid_since.get(node.pk))
+        if node.pk in woken and (node.pk not in samples or now - samples[node.pk][-1].at > FRESH_SAMPLE_AGE):
+            continue
         if rows := samples.get(node.pk):
             ecc = _is_still_reported(anomalies.get(node.pk), valid_since.get(node.pk), ECC_TEXT)
             yield node, build_reading(node.name, rows, since=valid_since.get(node.pk), held=xids, holds_ecc=ecc)
@@ -154,15 +155,13 @@ def _recent_samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample
     return by_node
 
 
-def _just_woken(nodes: Collection[int], now: datetime) -> set[int]:
-    """Those that slept until a moment ago, so their telemetry has not begun again."""
-    if not nodes:
-        return set()
-    events = Event.objects.filter(node__in=list(nodes), type="node.state_changed", at__gt=now - FIRST_SAMPLE_TIME)
+def _just_woken(cluster: Cluster, now: datetime) -> set[int]:
+    """The nodes that slept until a moment ago, so their telemetry may not have begun again."""
+    events = Event.objects.filter(cluster=cluster, type="node.state_changed", at__gt=now - FIRST_SAMPLE_TIME)
     return set(events.filter(from_state__contains="POWER").values_list("node_id", flat=True))
 
 
-def _last_sample_times(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> dict[int, datetime]:
+def _last_sample_times(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Mapping[int, datetime]:
     rows = Sample.objects.filter(node__in=nodes, resolution=Resolution.RAW, at__gt=now - LAST_SAMPLE_WINDOW)
     return dict(rows.order_by().values_list("node").annotate(Max("at"))) if nodes else {}
 
