@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag, NodeState
 from jobs.models import Cluster, ClusterCommand, ClusterCommandKind
+from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.actions import node_sleeps as sleep_actions
 from scheduling.actions.node_sleeps import SLEEPER
 from scheduling.models import NodeSleep, NodeSleepState
@@ -45,6 +46,8 @@ def _follow_requested(sleep: NodeSleep, patience: timedelta, now: datetime) -> b
         return sleep_actions.record_asleep(sleep, now)
     if node.is_drained:
         return sleep_actions.wake(sleep, author=SLEEPER, why="It was drained.", now=now)
+    if nodes_with_jobs().filter(pk=node.pk).exists():
+        return sleep_actions.wake(sleep, author=SLEEPER, why="It has a job.", now=now)
     if sleep.requested_at and now - sleep.requested_at > patience:
         return sleep_actions.wake(sleep, author=SLEEPER, why="It did not fall asleep.", now=now)
     return False
