@@ -28,7 +28,7 @@ from scheduling.loops.ledger_periods import store_periods_with_lease
 from scheduling.loops.observe import outcomes
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
-from scheduling.loops.sleep.manage import clusters_with_sleep, sleep_with_lease
+from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, sleep_with_lease
 from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_with_lease
@@ -212,6 +212,7 @@ def follow_logs() -> int:
 def sweep() -> int:
     request_overdue_turns(clock.now())
     delete_old_minutes(clock.now())
+    delete_old_sleeps(clock.now())
     energy.delete_old_energy(clock.now())
     delete_expired_web_state(clock.now())
     pod_logs.delete_old_logs_once(clock.now())

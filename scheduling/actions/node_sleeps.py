@@ -39,15 +39,21 @@ def propose(nodes: Sequence[Node], state: NodeSleepState, why: str) -> int:
     return len(created)
 
 
+@transaction.atomic
 def adopt_sleeping_nodes(cluster: Cluster, now: datetime) -> int:
-    """Add a row for each node that the cluster itself has put to sleep, so that it wakes up when it is needed."""
+    """Add a row for each node that the cluster itself has put to sleep, so that it wakes up when it is needed. Drained
+    nodes are left out: their operators decide, as about one that did not wake up.
+    """
     asleep = Node.objects.filter(cluster=cluster, flags__contains=[NodeFlag.POWERED_DOWN.value])
     known = NodeSleep.objects.open().filter(cluster=cluster, state__in=ACTIVE_SLEEP_STATES).values("node")
     times = {"requested_at": now, "asleep_at": now, "created_at": now}
     rows = [
         NodeSleep(cluster=cluster, node=node, state=NodeSleepState.ASLEEP, why="The cluster let it sleep.", **times)
         for node in asleep.exclude(pk__in=known)
+        if not node.is_drained
     ]
+    if not rows:
+        return 0
     NodeSleep.objects.open().filter(node__in=[row.node for row in rows]).update(
         state=NodeSleepState.WITHDRAWN, closed_at=now
     )

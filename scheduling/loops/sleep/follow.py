@@ -19,7 +19,7 @@ REPEAT_AFTER = timedelta(minutes=2)  # a cluster may drop a wake-up of a node th
 
 
 def follow_sleeps(cluster: Cluster, now: datetime) -> int:
-    boots, changed = BootTimes(cluster), sleep_actions.adopt_sleeping_nodes(cluster, now)
+    boots, changed = BootTimes(cluster), 0
     for sleep in NodeSleep.objects.active().filter(cluster=cluster).select_related("node__cluster").order_by("pk"):
         with skip_row_on_error(sleep):
             changed += _follow(sleep, timedelta(seconds=boots.of(sleep.node.gpu_model)), now)

@@ -8,6 +8,7 @@ What a turn does  Follows each open sleep by what the cluster reports of its nod
                   sleeps, and wakes nodes up. Proposals that no longer hold are withdrawn. In mode off, or where Acme
                   does not drive any more, all nodes wake up. After two failed wake-ups within a day, the cluster falls
                   back to proposals. Allocations wake nodes themselves, in their own transaction (`schedule`).
+                  `delete_old_sleeps` deletes rows after the retention time.
 Failure story     Each change is guarded by the state of its row and writes its command for the cluster in the same
                   transaction. Killed anywhere: the next turn sees the rows and the report and goes on. Run twice, or
                   by two workers: the second change finds another state and does nothing. Late: boots are measured too
@@ -25,6 +26,8 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from failures.actions.incidents import resolve_returned_node_incidents
+from jobs.actions.one_row import skip_row_on_error
+from jobs.actions.retention import delete_all
 from jobs.models import Cluster, ClusterMode, Node, SleepMode, clock
 from scheduling.actions import node_sleeps as sleep_actions
 from scheduling.actions.node_sleeps import NO_WAKE_CAUSE, SLEEPER
@@ -34,6 +37,7 @@ from scheduling.power.sleep_plan import sleep_plan
 from scheduling.queries import node_sleeps
 from scheduling.queries.node_sleeps import effective_mode, needed_now
 
+SLEEP_RETENTION = timedelta(days=90)  # boots are measured on the newest, failures count for 30 days
 SLEEP_LEASE = timedelta(minutes=1)
 SLEEPS_PER_TURN_SHARE = 0.1  # of all nodes, so that a wrong forecast does not send all of them to sleep at once
 
@@ -53,7 +57,8 @@ def manage_sleep_once(cluster: Cluster, now: datetime) -> int:
     """Return how many sleeps changed."""
     if cluster.is_silent(now):
         return 0
-    changed = follow_sleeps(cluster, now)
+    changed = sleep_actions.adopt_sleeping_nodes(cluster, now) if cluster.lets_nodes_sleep else 0
+    changed += follow_sleeps(cluster, now)
     resolve_returned_node_incidents(cluster.pk, NO_WAKE_CAUSE, now)
     if not cluster.lets_nodes_sleep:
         return changed + _end_all(cluster, now)
@@ -71,11 +76,17 @@ def _decide(cluster: Cluster, now: datetime) -> int:
     if mode == SleepMode.ACT:
         _withdraw_undecided(cluster, plan.sleep, now)
         tired = Node.objects.filter(pk__in=plan.sleep[:most]).select_related("cluster").order_by("pk")
-        return changed + sum(sleep_actions.let_sleep(node, author=SLEEPER, why=why, now=now) for node in tired)
+        return changed + sum(_let_sleep(node, why, now) for node in tired)
     _withdraw_undecided(cluster, plan.sleep, now, keep=_undecided_state(mode))
     known = NodeSleep.objects.open().filter(cluster=cluster).values("node")
     tired = Node.objects.filter(pk__in=plan.sleep).exclude(pk__in=known)
     return changed + sleep_actions.propose(list(tired), _undecided_state(mode), why)
+
+
+def _let_sleep(node: Node, why: str, now: datetime) -> bool:
+    with skip_row_on_error(node):
+        return sleep_actions.let_sleep(node, author=SLEEPER, why=why, now=now)
+    return False
 
 
 def _undecided_state(mode: SleepMode) -> NodeSleepState:
@@ -84,8 +95,13 @@ def _undecided_state(mode: SleepMode) -> NodeSleepState:
 
 def _wake(cluster: Cluster, ids: Sequence[int], needed: int, now: datetime) -> int:
     rows = NodeSleep.objects.active().filter(cluster=cluster, node__in=ids).select_related("node")
-    why = f"{needed} nodes are needed."
-    return sum(sleep_actions.wake(row, author=SLEEPER, why=why, now=now) for row in rows)
+    return sum(_wake_one(row, f"{needed} nodes are needed.", now) for row in rows)
+
+
+def _wake_one(sleep: NodeSleep, why: str, now: datetime) -> bool:
+    with skip_row_on_error(sleep):
+        return sleep_actions.wake(sleep, author=SLEEPER, why=why, now=now)
+    return False
 
 
 def _withdraw_undecided(
@@ -97,7 +113,9 @@ def _withdraw_undecided(
     )
     for row in undecided.select_related("node"):
         if row.state != keep or row.node_id not in wanted:
-            sleep_actions.withdraw(row, "The node is needed." if row.state == keep else "The mode has changed.", now)
+            why = "The node is needed." if row.state == keep else "The mode has changed."
+            with skip_row_on_error(row):
+                sleep_actions.withdraw(row, why, now)
 
 
 def _end_all(cluster: Cluster, now: datetime) -> int:
@@ -107,4 +125,8 @@ def _end_all(cluster: Cluster, now: datetime) -> int:
     if cluster.mode != ClusterMode.DRIVE:
         return sum(sleep_actions.record_awake(row, now) for row in rows)
     why = "Nodes of this cluster do not sleep any more."
-    return sum(sleep_actions.wake(row, author=SLEEPER, why=why, now=now) for row in rows)
+    return sum(_wake_one(row, why, now) for row in rows)
+
+
+def delete_old_sleeps(now: datetime) -> int:
+    return delete_all(NodeSleep.objects.filter(closed_at__lt=now - SLEEP_RETENTION))

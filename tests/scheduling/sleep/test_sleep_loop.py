@@ -19,7 +19,7 @@ from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.drains import evict_from_drained_nodes_once
 from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
-from scheduling.loops.sleep.manage import clusters_with_sleep, manage_sleep_once
+from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.queries import snapshot
 from tests import make
@@ -411,6 +411,27 @@ def test_node_that_the_cluster_let_sleep_itself_is_adopted(cluster, turn, slurm)
         NodeSleepState.ASLEEP,
         "The cluster let it sleep.",
     )
+
+
+def test_drained_node_that_did_not_wake_up_is_left_to_its_operator(cluster, turn, slurm, times):
+    asleep = all_asleep(turn, slurm)
+    sleep_actions.record_failed_wake(sleep_of(asleep[0]), "it did not wake up", times.now)
+    for _ in range(3):
+        turn()
+        times.later(hours=1)
+
+    assert NodeSleep.objects.filter(node__name=asleep[0]).count() == 1
+
+
+def test_old_sleeps_are_deleted_and_open_ones_are_kept(cluster, times):
+    nodes = Node.objects.order_by("name")
+    for node, days in zip(nodes, (91, 89), strict=False):
+        at = times.now - timedelta(days=days)
+        NodeSleep.objects.create(cluster=cluster, node=node, state=NodeSleepState.AWAKE, closed_at=at)
+    NodeSleep.objects.create(cluster=cluster, node=nodes[0], state=NodeSleepState.ASLEEP)
+
+    assert delete_old_sleeps(times.now) == 1
+    assert NodeSleep.objects.count() == 2
 
 
 def test_wake_up_waits_until_the_node_has_fallen_asleep(cluster, turn, slurm, times):
