@@ -292,7 +292,7 @@ def open_node_incident(node: Node, root_cause: str, why: str, *, author: Author,
     """Open an incident of a node that no job has failed on, or join the open one of this node."""
     names = frozenset({node.name})
     symptom = FailureSymptom(root_cause=root_cause, at=now, job="", nodes=names, suspects=names)
-    category = diagnosis_values.FailureCategory.INFRASTRUCTURE
+    category = diagnosis_values.FailureCategory.INFRASTRUCTURE.value
     incident, existed = find_or_open_incident(node.cluster_id, symptom, category, now)
     Incident.objects.filter(pk=incident.pk).update(last_symptom_at=now)
     incident.nodes.add(node)

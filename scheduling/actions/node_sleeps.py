@@ -46,9 +46,15 @@ def adopt_sleeping_nodes(cluster: Cluster, now: datetime) -> int:
     """
     asleep = Node.objects.filter(cluster=cluster, flags__contains=[NodeFlag.POWERED_DOWN.value])
     known = NodeSleep.objects.open().filter(cluster=cluster, state__in=ACTIVE_SLEEP_STATES).values("node")
-    times = {"requested_at": now, "asleep_at": now, "created_at": now}
     rows = [
-        NodeSleep(cluster=cluster, node=node, state=NodeSleepState.ASLEEP, why="The cluster let it sleep.", **times)
+        NodeSleep(
+            cluster=cluster,
+            node=node,
+            state=NodeSleepState.ASLEEP,
+            why="The cluster let it sleep.",
+            requested_at=now,
+            asleep_at=now,
+        )
         for node in asleep.exclude(pk__in=known)
         if not node.is_drained
     ]

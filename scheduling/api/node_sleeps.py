@@ -77,8 +77,15 @@ class NodeSleepList(ListEndpoint):
 
 
 def _verb_rule(says: str) -> EndpointRule:
-    shapes = {"body": NOTHING_MORE, "answer": NODE_SLEEP}
-    return EndpointRule(scope=TokenScope.OPERATE, says=says, **shapes, operator=True, conflicts=True, team=True)
+    return EndpointRule(
+        scope=TokenScope.OPERATE,
+        says=says,
+        body=NOTHING_MORE,
+        answer=NODE_SLEEP,
+        operator=True,
+        conflicts=True,
+        team=True,
+    )
 
 
 class _SleepVerb(ActionEndpoint):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Max, Q, Sum
+from django.db.models import F, Max, Q, Sum
 from django.db.models.functions import Coalesce
 
 from jobs.core.lifecycle import NodeFlag
@@ -96,12 +97,16 @@ def busy_history(cluster: Cluster, now: datetime) -> list[tuple[int, int]]:
 
 
 def queued_nodes(cluster: Cluster, soon: datetime) -> int:
-    """How many nodes the waiting jobs ask for that could start by then."""
+    """How many nodes the waiting jobs would fill that could start by then: as many as their GPUs, and one for each
+    node of a job without GPUs."""
     waiting = Job.objects.waiting().filter(cluster=cluster, hold=HoldKind.NONE, foreign_id="").order_by()
     ready = waiting.filter(Q(reason__in=WAITING_FOR_NODES) | Q(begin_at__lte=soon)).filter(
         Q(begin_at=None) | Q(begin_at__lte=soon)
     )
-    return ready.aggregate(nodes=Coalesce(Sum("nodes"), 0))["nodes"]
+    gpus = ready.aggregate(gpus=Coalesce(Sum(F("nodes") * F("gpus_per_node")), 0))["gpus"]
+    without_gpus = ready.filter(gpus_per_node=0).aggregate(nodes=Coalesce(Sum("nodes"), 0))["nodes"]
+    most = Node.objects.filter(cluster=cluster).aggregate(most=Coalesce(Max("gpus"), 0))["most"]
+    return without_gpus + math.ceil(gpus / max(1, most))
 
 
 def sleep_candidates(cluster: Cluster, now: datetime) -> list[SleepCandidate]:
@@ -167,10 +172,10 @@ def _barred_nodes(cluster: Cluster, nodes: list[Node], now: datetime) -> set[int
 
 def _nodes_in_maintenance(cluster: Cluster, nodes: list[Node], now: datetime) -> set[int]:
     closed: set[int] = set()
-    for window in Maintenance.objects.ahead(now).filter(
-        cluster=cluster, cancelled_at=None, start_at__lt=now + WINDOW_LEAD
-    ):
-        closed.update(node.pk for node in (nodes if window.whole_cluster else window.nodes.all()))
+    windows = Maintenance.objects.ahead(now).filter(cluster=cluster, cancelled_at=None)
+    for window in windows.filter(start_at__lt=now + WINDOW_LEAD):
+        ids = [node.pk for node in nodes] if window.whole_cluster else window.nodes.values_list("pk", flat=True)
+        closed.update(ids)
     return closed
 
 

@@ -56,8 +56,9 @@ def _follow_requested(sleep: NodeSleep, patience: timedelta, now: datetime) -> b
 def _refusal(sleep: NodeSleep) -> str:
     """Why the cluster refused to let the node sleep; empty if it did not."""
     last = _newest_command(sleep, ClusterCommandKind.SLEEP)
-    is_new = last and last.done_at and sleep.requested_at and last.done_at >= sleep.requested_at
-    return last.outcome if is_new and last.outcome.startswith("refused") else ""
+    if last is None or last.done_at is None or (sleep.requested_at and last.done_at < sleep.requested_at):
+        return ""
+    return last.outcome if last.outcome.startswith("refused") else ""
 
 
 def _newest_command(sleep: NodeSleep, kind: ClusterCommandKind) -> ClusterCommand | None:
@@ -96,5 +97,5 @@ def _told_at(sleep: NodeSleep) -> datetime | None:
     last = _newest_command(sleep, ClusterCommandKind.WAKE)
     if (last and last.done_at is None) or (sleep.node.cluster.sleep_webhook and sleep.called_at is None):
         return None
-    times = (sleep.wake_requested_at, last and last.done_at, sleep.called_at)
+    times = (sleep.wake_requested_at, last.done_at if last else None, sleep.called_at)
     return max(at for at in times if at)

@@ -21,7 +21,7 @@ from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
 from scheduling.models import NodeSleep, NodeSleepState
-from scheduling.queries import snapshot
+from scheduling.queries import node_sleeps, snapshot
 from tests import make
 from tests.scheduling.fake import failing
 from tests.statements import before_statement, failing_statement
@@ -352,6 +352,16 @@ def test_waiting_jobs_wake_nodes_before_they_start(cluster, turn, slurm, times):
     turn()
 
     assert sum(state == "waking" for state in states().values()) == 3
+
+
+def test_waiting_jobs_count_as_the_nodes_that_they_would_fill(cluster, times):
+    make.jobs({"gpus_per_node": 1}, {"gpus_per_node": 4}, {"gpus_per_node": 8, "nodes": 2}, {"gpus_per_node": 0})
+    make.jobs({"gpus_per_node": 8}, {"gpus_per_node": 8})
+    held, dependent = Job.objects.order_by("-pk")[:2]
+    Job.objects.filter(pk=held.pk).update(hold="user")
+    Job.objects.filter(pk=dependent.pk).update(reason="Dependency")
+
+    assert node_sleeps.queued_nodes(cluster, times.now) == 3 + 1
 
 
 def test_silent_cluster_changes_nothing(cluster, turn, slurm, times):
