@@ -43,6 +43,8 @@ app.conf.beat_schedule = {
     "slow steps": {"task": "failures.slow_steps", "schedule": 60.0, "options": {"expires": 60}},
     "nodes' health": {"task": "failures.node_health", "schedule": 30.0, "options": {"expires": 30}},
     "burn-ins": {"task": "failures.burn_in", "schedule": 15.0, "options": {"expires": 15}},
+    "sleeping nodes": {"task": "scheduling.sleeps", "schedule": 10.0, "options": {"expires": 10}},
+    "sleep webhooks": {"task": "scheduling.sleep_webhooks", "schedule": 3.0, "options": {"expires": 3}},
     "notices": {"task": "failures.notify", "schedule": 5.0, "options": {"expires": 5}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "accounts": {"task": "scheduling.accounts", "schedule": 300.0, "options": {"expires": 300}},

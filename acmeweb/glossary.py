@@ -9,6 +9,7 @@ TEXT = """
 Account: A Slurm account. Each team submits under its own.
 Allocation: GPUs, CPUs and memory of a node that one attempt holds.
 Anomaly: A finding of a detector about a running job or a node, such as slow steps. Not a failure.
+Asleep: A node that is powered down because it is not needed. A job that starts on it waits for its boot.
 Attempt: One start of a job on a cluster. A job that is requeued gets another attempt.
 Attempt record: Files beside a job's log in which the batch script notes that the command started and how it
     ended.

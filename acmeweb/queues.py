@@ -48,6 +48,8 @@ WORKER_QUEUES = (
             "scheduling.sample",
             "scheduling.samples",
             "scheduling.simulations",
+            "scheduling.sleep",
+            "scheduling.sleeps",
             "failures.slow_steps",
             "scheduling.sweep",
             "scheduling.trainings",
@@ -71,7 +73,9 @@ WORKER_QUEUES = (
         niceness=10,
         tasks=("failures.consult", "failures.learn", "scheduling.simulation", "scheduling.train"),
     ),
-    WorkerQueue(name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify",)),
+    WorkerQueue(
+        name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify", "scheduling.sleep_webhooks")
+    ),
 )
 
 TASK_ROUTES = {task: {"queue": queue.name} for queue in WORKER_QUEUES for task in queue.tasks}

@@ -28,6 +28,8 @@ from scheduling.loops.ledger_periods import store_periods_with_lease
 from scheduling.loops.observe import outcomes
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
+from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, sleep_with_lease
+from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_with_lease
 from scheduling.loops.sweep import request_overdue_turns
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 
 CAMPAIGNS_LEASE = timedelta(minutes=2)
 OUTCOMES_LEASE = timedelta(minutes=1)
+SLEEP_WEBHOOKS_LEASE = timedelta(minutes=1)
 POD_LOGS_LEASE = timedelta(minutes=1)
 
 log_memories: dict[int, pod_logs.CopyMemory] = {}  # of this process, by cluster
@@ -120,6 +123,23 @@ def estimate(cluster_id: int) -> int:
     return estimate_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
 
 
+@shared_task(name="scheduling.sleeps")
+def queue_sleep_turns() -> None:
+    for cluster_id in clusters_with_sleep():
+        manage_cluster_sleep.apply_async([cluster_id], expires=10)
+
+
+@shared_task(name="scheduling.sleep")
+def manage_cluster_sleep(cluster_id: int) -> int:
+    return sleep_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
+
+
+@shared_task(name="scheduling.sleep_webhooks")
+def call_sleep_webhooks() -> int:
+    with Lease.held("sleep webhooks", f"{LEASE_HOLDER}:{os.getpid()}", SLEEP_WEBHOOKS_LEASE) as lease:
+        return call_sleep_webhooks_once(clock.now()) if lease else 0
+
+
 @shared_task(name="scheduling.histories")
 def queue_history_updates() -> None:
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
@@ -192,6 +212,7 @@ def follow_logs() -> int:
 def sweep() -> int:
     request_overdue_turns(clock.now())
     delete_old_minutes(clock.now())
+    delete_old_sleeps(clock.now())
     energy.delete_old_energy(clock.now())
     delete_expired_web_state(clock.now())
     pod_logs.delete_old_logs_once(clock.now())

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from django.db.models import F, Max, Sum
+from django.db.models import Count, F, Max, Min, Sum
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
 
@@ -24,6 +24,7 @@ from failures.models.diagnosis import category_badge
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
+from scheduling.models import NodeSleep, NodeSleepState
 
 MAX_ROWS_SHOWN = 5
 MAX_ROWS_PER_KIND = 20
@@ -91,6 +92,7 @@ def attention_items(caller: Caller, now: datetime, *, shows_all: bool = False) -
     rows = [
         *_cluster_rows(now),
         *_proposal_rows(caller, now),
+        *_sleep_rows(),
         *_incident_rows(caller),
         *_unknown_outcome_rows(visible),
         *_hanging_stop_rows(visible),
@@ -168,6 +170,24 @@ def _proposal_rows(caller: Caller, now: datetime) -> Iterator[AttentionRow]:
             gpus=job.gpus if job else decision.anomaly.node.gpus,
             until=decision.expires_at,
             decision=decision if failure_permissions.may_decide_on(caller, decision) else None,
+        )
+
+
+def _sleep_rows() -> Iterator[AttentionRow]:
+    """Clusters with nodes that would sleep after an approval."""
+    proposed = NodeSleep.objects.open().filter(state=NodeSleepState.PROPOSED).order_by()
+    counts = proposed.values("cluster", "cluster__name")
+    for row in counts.annotate(nodes=Count("pk"), gpus=Sum("node__gpus"), since=Min("created_at")):
+        name = row["cluster__name"]
+        yield AttentionRow(
+            id=f"sleep-{row['cluster']}",
+            action="Approve or decline",
+            badge=StateBadge(label="PROPOSED", code="PROPOSED", tone="warn", icon="☾"),
+            name=name,
+            url=reverse("sleeping-nodes", args=[name]),
+            text=f"{row['nodes']} node{pluralize(row['nodes'])} would sleep",
+            gpus=row["gpus"],
+            since=row["since"],
         )
 
 

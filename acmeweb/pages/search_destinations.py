@@ -199,6 +199,13 @@ def cluster_destinations(cluster: str) -> tuple[Destination, ...]:
             cluster=cluster,
         ),
         Destination(
+            title=f"Sleeping nodes of {cluster}",
+            detail="Nodes that are powered down, proposals",
+            route="sleeping-nodes",
+            words="power save suspend resume wake asleep energy",
+            cluster=cluster,
+        ),
+        Destination(
             kind="action",
             title=f"Schedule maintenance of {cluster}",
             detail="Preview the impact first",

@@ -42,6 +42,13 @@ class ModeChoice(StrEnum):
     DRIVE = "drive"
 
 
+class SleepChoice(StrEnum):
+    OFF = "off"
+    OBSERVE = "observe"
+    PROPOSE = "propose"
+    ACT = "act"
+
+
 class SubmitAsChoice(StrEnum):
     SERVICE = "service"
     USER_HEADER = "user_header"
@@ -84,6 +91,9 @@ PriceOption = Annotated[
 ]
 KwhPriceOption = Annotated[float | None, typer.Option("--kwh-price", help="Price of a kWh, in the server's currency.")]
 CarbonOption = Annotated[float | None, typer.Option("--co2", help="Grams of CO2 per kWh of the cluster's electricity.")]
+SleepOption = Annotated[
+    SleepChoice | None, typer.Option("--sleep", help="Whether nodes that are not needed sleep; needs mode drive.")
+]
 ModeOption = Annotated[
     ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
 ]
@@ -103,6 +113,7 @@ FIELD_OF_PARAMETER = {
     "kwh_price": "kwh_price",
     "co2": "co2_g_per_kwh",
     "mode": "mode",
+    "sleep": "sleep_mode",
     "reason": "reason",
 }
 
@@ -142,6 +153,7 @@ def add(
     kwh_price: KwhPriceOption = None,
     co2: CarbonOption = None,
     mode: ModeOption = None,
+    sleep: SleepOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -171,6 +183,7 @@ def change_cluster(
     kwh_price: KwhPriceOption = None,
     co2: CarbonOption = None,
     mode: ModeOption = None,
+    sleep: SleepOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
     as_json: JsonOption = False,

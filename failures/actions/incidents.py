@@ -288,6 +288,28 @@ def _join_incident(row: Diagnosis, first_at: datetime, now: datetime) -> Inciden
 
 
 @transaction.atomic
+def open_node_incident(node: Node, root_cause: str, why: str, *, author: Author, now: datetime) -> Incident:
+    """Open an incident of a node that no job has failed on, or join the open one of this node."""
+    names = frozenset({node.name})
+    symptom = FailureSymptom(root_cause=root_cause, at=now, job="", nodes=names, suspects=names)
+    category = diagnosis_values.FailureCategory.INFRASTRUCTURE.value
+    incident, existed = find_or_open_incident(node.cluster_id, symptom, category, now)
+    Incident.objects.filter(pk=incident.pk).update(last_symptom_at=now)
+    incident.nodes.add(node)
+    what = "incident.joined" if existed else "incident.opened"
+    journal.node_event(what, author, node, to_state=incident.state, why=why, detail={"incident": incident.pk}).save()
+    live.publish_on_commit("failures", f"incident:{incident.pk}")
+    return incident
+
+
+def resolve_returned_node_incidents(cluster_id: int, root_cause: str, now: datetime) -> int:
+    """Resolve the incidents of this cause whose nodes all accept jobs again. Returns how many."""
+    rows = Incident.objects.unresolved().filter(cluster=cluster_id, root_cause=root_cause)
+    back = [row for row in rows if all(node.is_schedulable for node in row.nodes.all())]
+    return _resolve_all(Incident.objects.filter(pk__in=[row.pk for row in back]), "The node accepts jobs again.", now)
+
+
+@transaction.atomic
 def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
     """Mark the incident as acknowledged: someone is working on it."""
     if not Incident.objects.filter(pk=incident.pk, state=IncidentState.OPEN).update(

@@ -25,6 +25,7 @@ class IncidentScope(StrEnum):
 NODE_CAUSES = frozenset(
     {"NVLinkError", "CUDAError", "NodeFailure", "SlurmNodeFail", "ECCError", "GPUFallenOffBus", "XidOther"}
     | {"NodeHealth", "SlowNode"}  # anomalies, which may exist without a failed attempt
+    | {"NodeDidNotWake"}  # of a node that sleeps
 )
 SERVICE_CAUSES = frozenset({"NetworkError", "S3StorageError", "ConnectionError"})
 # Symptoms seen by peers of a failed node, and unknown causes: these join an incident of a node that the attempt ran on

@@ -1,6 +1,6 @@
 """Node health: anomalies from the telemetry of nodes and from the failures of jobs on them.
 
-Eligible rows     Nodes of clusters with telemetry that their cluster reports as up.
+Eligible rows     Nodes of clusters with telemetry that their cluster reports as up and awake.
 What a turn does  Runs the pure detector on the last minutes of each node. A finding becomes an anomaly of the node that
                   lasts as long as the finding. Only severe anomalies open an incident, from which recovery decides.
 Failure story     An ongoing anomaly is one row, so a kill or a second run does not duplicate it. If telemetry stops on
@@ -36,6 +36,7 @@ from jobs.models import Cluster, Event, Node, Resolution, Sample
 SAMPLE_WINDOW = timedelta(minutes=10)
 SUSTAINED_SAMPLES = 4  # a single hot sample is normal
 FRESH_SAMPLE_AGE = timedelta(seconds=detect.TELEMETRY_TIMEOUT_S)
+FIRST_SAMPLE_TIME = timedelta(minutes=5)  # of a node that has booted
 LAST_SAMPLE_WINDOW = timedelta(days=1)
 REPORTED_SEVERITIES = (Severity.WARN, Severity.BAD)
 XID_PATTERN = re.compile(r"\bXid (\d+):")
@@ -71,7 +72,8 @@ def _end_unwatched_anomalies(now: datetime) -> int:
 
 
 def _check_cluster(cluster: Cluster, now: datetime) -> int:
-    nodes = list(Node.objects.filter(cluster=cluster, state__in=USABLE_NODE_STATES, gpus__gt=0))
+    usable = Node.objects.filter(cluster=cluster, state__in=USABLE_NODE_STATES, gpus__gt=0)
+    nodes = [node for node in usable if not node.is_asleep]
     anomalies = {
         anomaly.node_id: anomaly
         for anomaly in Anomaly.objects.not_ended().of_node_health().filter(cluster=cluster).select_related("incident")
@@ -130,9 +132,12 @@ def _node_readings(
     if newest is None or now - newest > FRESH_SAMPLE_AGE:
         return
     silent = _last_sample_times(cluster, [node for node in nodes if node.pk not in samples], now)
+    woken = _just_woken(cluster, now)
     valid_since = _last_anomaly_end_times(cluster) | _cleared_times(anomalies)
     for node in nodes:
         xids = _active_xids(anomalies.get(node.pk), valid_since.get(node.pk))
+        if node.pk in woken and (node.pk not in samples or now - samples[node.pk][-1].at > FRESH_SAMPLE_AGE):
+            continue
         if rows := samples.get(node.pk):
             ecc = _is_still_reported(anomalies.get(node.pk), valid_since.get(node.pk), ECC_TEXT)
             yield node, build_reading(node.name, rows, since=valid_since.get(node.pk), held=xids, holds_ecc=ecc)
@@ -148,6 +153,12 @@ def _recent_samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample
     for row in rows.only("node_id", "at", "gpu_temperature_c", "xid", "counted").order_by("at"):
         by_node[row.node_id].append(row)
     return by_node
+
+
+def _just_woken(cluster: Cluster, now: datetime) -> set[int]:
+    """The nodes that slept until a moment ago, so their telemetry may not have begun again."""
+    events = Event.objects.filter(cluster=cluster, type="node.state_changed", at__gt=now - FIRST_SAMPLE_TIME)
+    return set(events.filter(from_state__contains="POWER").values_list("node_id", flat=True))
 
 
 def _last_sample_times(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Mapping[int, datetime]:

@@ -42,7 +42,8 @@ class NodeRow:
 NODE_FILTERS: dict[str, Callable[[NodeRow], bool]] = {
     "all": lambda row: True,
     "closed": lambda row: not row.node.is_schedulable,
-    "idle": lambda row: row.node.is_schedulable and row.node.state == NodeState.IDLE,
+    "idle": lambda row: row.node.is_schedulable and row.node.state == NodeState.IDLE and not row.node.is_asleep,
+    "asleep": lambda row: row.node.is_asleep,
     "mixed": lambda row: row.node.is_schedulable and row.node.state == NodeState.MIXED,
     "allocated": lambda row: row.node.is_schedulable and row.node.state == NodeState.ALLOCATED,
     "drain": lambda row: row.node.is_drained,

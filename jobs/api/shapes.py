@@ -10,7 +10,7 @@ from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_ti
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.core.spec import MAX_PRIORITY
-from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, TeamRole, TokenScope
+from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, SleepMode, TeamRole, TokenScope
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.rest.shapes import (
     ResourceShape,
@@ -346,6 +346,32 @@ def _connection_field(name: str, says: str) -> ShapeField:
     )
 
 
+def _sleep_fields(*, required: bool) -> dict[str, ShapeField]:
+    """Whether and how nodes sleep."""
+    return {
+        "sleep_mode": text_field(
+            "Whether nodes that are not needed sleep: propose needs an approval of each.",
+            choices=SleepMode.values,
+            required=required,
+        ),
+        "sleep_reserve_nodes": integer_field(
+            "Idle nodes of each kind of hardware that stay awake.", low=0, high=100_000, required=required
+        ),
+        "min_awake_minutes": integer_field(
+            "How long a node stays awake after it has woken up.", low=0, high=10_080, required=required
+        ),
+        "min_asleep_minutes": integer_field(
+            "How long a node sleeps at least, unless a job starts on it.", low=0, high=10_080, required=required
+        ),
+        "max_wakes_per_day": integer_field(
+            "A node that woke up so often within 24 hours stays awake.", low=1, high=144, required=required
+        ),
+        "boot_minutes": integer_field(
+            "How long a node takes to wake up, until Acme has measured it.", low=1, high=240, required=required
+        ),
+    }
+
+
 def _contract_limit_fields(*, required: bool) -> dict[str, ShapeField]:
     """What jobs may ask for as protection from preemption."""
     return {
@@ -427,6 +453,8 @@ CLUSTER_DETAIL = ResourceShape(
         "usage_half_life_hours": integer_field("Fair share counts GPU time that is this old half.", low=1),
         "gpu_share_kinds": text_list_field("Kinds of jobs that may request a part of a GPU."),
         **_contract_limit_fields(required=True),
+        **_sleep_fields(required=True),
+        "sleep_webhook": _connection_field("sleep_webhook", "Called to turn a node off or on."),
         "is_bundled": boolean_field("Started by Acme, which also manages its connection settings."),
     },
 )
@@ -468,6 +496,10 @@ CLUSTER_CHANGES = {
         "Carbon intensity in hours without an imported value.", nullable=True, required=False
     ),
     **_contract_limit_fields(required=False),
+    **_sleep_fields(required=False),
+    "sleep_webhook": text_field(
+        "URL that is called to turn a node off or on; empty: Slurm's own programs do it.", required=False
+    ),
     "reason": text_field("Stored with the event.", required=False),
 }
 CLUSTER_CHANGE = ResourceShape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})

@@ -246,6 +246,10 @@ class NodeFlag(StrEnum):
     FAIL = "FAIL"
     PLANNED = "PLANNED"
     NOT_RESPONDING = "NOT_RESPONDING"
+    POWER_DOWN = "POWER_DOWN"  # it is to power down when its jobs have ended
+    POWERING_DOWN = "POWERING_DOWN"
+    POWERED_DOWN = "POWERED_DOWN"
+    POWERING_UP = "POWERING_UP"
     UNREADABLE = "UNREADABLE"  # Acme only: the cluster's row of the node is invalid, so the other values are old
 
 
@@ -253,11 +257,14 @@ USABLE_NODE_STATES = frozenset({NodeState.IDLE, NodeState.MIXED, NodeState.ALLOC
 CLOSED_NODE_FLAGS = frozenset(
     {NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.NOT_RESPONDING, NodeFlag.UNREADABLE}
 )
+# A node with one of these runs jobs only after it has booted
+ASLEEP_NODE_FLAGS = (NodeFlag.POWERING_UP, NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.POWER_DOWN)
 
 TITLE_NODE_FLAGS = (
     NodeFlag.FAIL,
     NodeFlag.MAINTENANCE,
     NodeFlag.UNREADABLE,
+    *ASLEEP_NODE_FLAGS,
     NodeFlag.RESERVED,
 )  # the first present one counts
 NODE_STYLES: dict[str, tuple[str, str, str]] = {
@@ -274,12 +281,21 @@ NODE_STYLES: dict[str, tuple[str, str, str]] = {
     NodeFlag.UNREADABLE: ("unread", "warn", "?"),
     NodeFlag.RESERVED: ("resv", "starting", "◇"),
     NodeFlag.PLANNED: ("plnd", "starting", "◇"),
+    NodeFlag.POWERING_UP: ("pow_up", "starting", "◌"),
+    NodeFlag.POWERED_DOWN: ("pow_dn", "quiet", "☾"),
+    NodeFlag.POWERING_DOWN: ("powering_dn", "quiet", "☾"),
+    NodeFlag.POWER_DOWN: ("power_dn", "quiet", "☾"),
 }
 
 
 def is_schedulable(state: NodeState, flags: Iterable[str]) -> bool:
     """Return whether new jobs may start on the node."""
     return state in USABLE_NODE_STATES and not CLOSED_NODE_FLAGS.intersection(flags)
+
+
+def is_asleep(state: NodeState, flags: Iterable[str]) -> bool:
+    """Return whether a healthy node sleeps, falls asleep or wakes up, so that jobs start there only after a boot."""
+    return state in USABLE_NODE_STATES and not set(ASLEEP_NODE_FLAGS).isdisjoint(flags)
 
 
 def node_condition(state: NodeState, flags: Iterable[str]) -> str:

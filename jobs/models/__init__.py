@@ -1,8 +1,8 @@
 """Django models of the app, one module per subject. Rules live in `jobs.core`, changes in `jobs.actions`."""
 
-from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage
+from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage, SleepMode
 from jobs.models.energy import ENERGY_RETENTION, EnergyClock, EnergyHour, EnergyPrice
-from jobs.models.event import NODE_COMMANDS, ClusterCommand, ClusterCommandKind, Event
+from jobs.models.event import NODE_COMMANDS, POWER_COMMANDS, ClusterCommand, ClusterCommandKind, Event
 from jobs.models.idempotency import IdempotencyKey
 from jobs.models.installation import Installation
 from jobs.models.job import (
@@ -27,6 +27,7 @@ __all__ = [
     "ENERGY_RETENTION",
     "MINUTE_RETENTION",
     "NODE_COMMANDS",
+    "POWER_COMMANDS",
     "PROGRESS_RETENTION",
     "SAMPLE_RETENTION",
     "Allocation",
@@ -65,6 +66,7 @@ __all__ = [
     "Sample",
     "SavedView",
     "Section",
+    "SleepMode",
     "Team",
     "TeamRole",
     "Token",

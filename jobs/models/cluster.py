@@ -23,6 +23,7 @@ from jobs.core.lifecycle import (
     NodeFlag,
     NodeState,
     StateBadge,
+    is_asleep,
     is_schedulable,
     node_badge,
     node_condition,
@@ -69,6 +70,11 @@ def validate_metrics_address(text: str) -> None:
         )
 
 
+def validate_webhook(text: str) -> None:
+    if not _is_web_address(text):
+        raise ValidationError("The webhook must begin with https:// or http://, for example https://host/power.")
+
+
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -100,6 +106,15 @@ class SubmitIdentity(models.TextChoices):
         "user_header: each job runs as its owner; requires a token that may act for other users",
     )
     USER_TOKENS = "user_tokens", "user_tokens: each job runs as its owner, with a token of that user"
+
+
+class SleepMode(models.TextChoices):
+    """Whether nodes that are not needed sleep."""
+
+    OFF = "off", "off: nodes stay awake"
+    OBSERVE = "observe", "observe: show which nodes would sleep"
+    PROPOSE = "propose", "propose: nodes sleep after an approval"
+    ACT = "act", "act: nodes sleep and wake up by themselves"
 
 
 class DrainMode(models.TextChoices):
@@ -337,6 +352,64 @@ class Cluster(models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(10_000.0)],
         help_text="Carbon intensity of the electricity, in hours without an imported value. Leave empty if unknown.",
     )
+    sleep_mode = models.CharField(
+        "sleeping nodes",
+        max_length=8,
+        choices=SleepMode,
+        default=SleepMode.OFF,
+        db_default=SleepMode.OFF.value,
+        help_text="Whether nodes that are not needed sleep. They wake up before they are needed. Needs the mode drive.",
+    )
+    sleep_reserve_nodes = models.PositiveIntegerField(
+        "reserve of awake nodes",
+        blank=True,
+        default=1,
+        db_default=1,
+        validators=[MaxValueValidator(100_000)],
+        help_text="Idle nodes of each kind of hardware that always stay awake, at least.",
+    )
+    min_awake_minutes = models.PositiveIntegerField(
+        "minimum time awake (minutes)",
+        blank=True,
+        default=60,
+        db_default=60,
+        validators=[MaxValueValidator(10_080)],
+        help_text="A node stays awake this long after it has woken up.",
+    )
+    min_asleep_minutes = models.PositiveIntegerField(
+        "minimum time asleep (minutes)",
+        blank=True,
+        default=30,
+        db_default=30,
+        validators=[MaxValueValidator(10_080)],
+        help_text="A node sleeps at least this long, unless a job starts on it.",
+    )
+    max_wakes_per_day = models.PositiveSmallIntegerField(
+        "wake-ups of a node per day",
+        blank=True,
+        default=4,
+        db_default=4,
+        validators=[MinValueValidator(1), MaxValueValidator(144)],
+        help_text="A node that woke up so often within 24 hours stays awake.",
+    )
+    boot_minutes = models.PositiveSmallIntegerField(
+        "boot time (minutes)",
+        blank=True,
+        default=10,
+        db_default=10,
+        validators=[MinValueValidator(1), MaxValueValidator(240)],
+        help_text="How long a node takes to wake up. Used until Acme has measured boots of its GPU model.",
+    )
+    sleep_webhook = models.CharField(
+        "webhook for sleeping nodes",
+        max_length=300,
+        blank=True,
+        validators=[validate_webhook],
+        default="",
+        db_default="",
+        help_text="Called to turn a node off or on. Kubernetes: required. Slurm: leave empty to use its SuspendProgram"
+        " and ResumeProgram.",
+    )
     policy = models.CharField(max_length=40, default="acme")
     policy_settings = models.JSONField(
         default=dict,
@@ -435,6 +508,17 @@ class Cluster(models.Model):
     @property
     def is_kubernetes(self) -> bool:
         return self.address.startswith(KUBERNETES_SCHEME)
+
+    @property
+    def lets_nodes_sleep(self) -> bool:
+        """Return whether Acme may let nodes sleep at all."""
+        has_means = bool(self.sleep_webhook) or not self.is_kubernetes
+        return self.sleep_mode != SleepMode.OFF and self.mode == ClusterMode.DRIVE and has_means
+
+    @property
+    def sends_power_commands(self) -> bool:
+        """Return whether the cluster itself must be told of a sleep. On Slurm, a webhook takes the place of that."""
+        return self.is_kubernetes or not self.sleep_webhook
 
     def clean(self) -> None:
         limits = self.min_exempt_minutes, self.max_exempt_minutes
@@ -614,6 +698,11 @@ class Node(models.Model):
     @property
     def condition(self) -> str:
         return node_condition(NodeState(self.state), self.all_flags)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Return whether jobs start on it only after a boot: it sleeps, falls asleep or wakes up."""
+        return is_asleep(NodeState(self.state), self.all_flags)
 
     @property
     def is_schedulable(self) -> bool:

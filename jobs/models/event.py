@@ -72,10 +72,13 @@ class ClusterCommandKind(models.TextChoices):
     SIGNAL = "signal"  # request a checkpoint
     TEST = "test"
     STACKS = "stacks"  # request the stacks of its processes
+    SLEEP = "sleep"  # power the node down
+    WAKE = "wake"
 
 
 MAX_STOP_TRIES = 10  # about five minutes; TERM and KILL take 30 s
 NODE_COMMANDS = (ClusterCommandKind.DRAIN, ClusterCommandKind.RESUME)  # the newest of these replaces an older open one
+POWER_COMMANDS = (ClusterCommandKind.SLEEP, ClusterCommandKind.WAKE)  # as above
 
 
 class ClusterCommandQuerySet(models.QuerySet["ClusterCommand"]):

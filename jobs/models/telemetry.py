@@ -77,6 +77,7 @@ class ClusterMinute(models.Model):
     running = models.PositiveIntegerField()
     waiting = models.PositiveIntegerField()
     requested = models.PositiveBigIntegerField(help_text="GPUs requested by the waiting jobs.")
+    busy_nodes = models.PositiveIntegerField(null=True, help_text="Nodes with jobs. Null: not counted.")
 
     class Meta:
         ordering = ["cluster", "-at"]

@@ -7,14 +7,15 @@ from copy import copy
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from acmeweb.common import live
+from acmeweb.common import live, outbound_http
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
-from jobs.models import Cluster
+from jobs.models import Cluster, SleepMode
 from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, SubmitIdentity, token_paths
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.backends.kubernetes.ownership import parse_owner_mapping
@@ -132,6 +133,17 @@ def _validate_cluster(row: Cluster) -> None:
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
     _validate_kind(row)
+    _validate_sleep(row)
+
+
+def _validate_sleep(row: Cluster) -> None:
+    if row.sleep_webhook:
+        try:
+            outbound_http.check_url(row.sleep_webhook, settings.ACME_WEBHOOK_NETWORKS)
+        except outbound_http.ForbiddenUrl as error:
+            raise InvalidClusterFields({"sleep_webhook": [f"The URL {error}."]}) from None
+    elif row.is_kubernetes and row.sleep_mode != SleepMode.OFF:
+        raise InvalidClusterFields({"sleep_webhook": ["Required on Kubernetes for nodes that sleep."]})
 
 
 def _validate_kind(row: Cluster) -> None:

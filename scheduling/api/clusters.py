@@ -17,7 +17,7 @@ from jobs.core import parsing
 from jobs.core.deadlines import UnlikelyDeadlines
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause
-from jobs.models import Cluster, ClusterMode, TokenScope, clock
+from jobs.models import Cluster, ClusterMode, SleepMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
 from jobs.rest import etags
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint
@@ -96,6 +96,13 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "max_preemptions_per_day": parsing.integer_reader(0, 1000),
     "unlikely_deadlines": parsing.choice_reader(list(UnlikelyDeadlines)),
     "min_deadline_percent": parsing.integer_reader(1, 99),
+    "sleep_mode": parsing.choice_reader(SleepMode.values),
+    "sleep_reserve_nodes": parsing.integer_reader(0, 100_000),
+    "min_awake_minutes": parsing.integer_reader(0, 10_080),
+    "min_asleep_minutes": parsing.integer_reader(0, 10_080),
+    "max_wakes_per_day": parsing.integer_reader(1, 144),
+    "boot_minutes": parsing.integer_reader(1, 240),
+    "sleep_webhook": parsing.text_reader(300),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
 

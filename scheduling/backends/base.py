@@ -201,6 +201,9 @@ class BackendTraits:
 
     # Whether jobs may run in a container image. Users cannot submit jobs with an image to other clusters.
     supports_images: bool
+    # Whether the cluster itself powers nodes down and up. If not, `power_down` and `power_up` only keep pods off the
+    # node until it is awake, and a webhook of the site has to do the rest.
+    powers_nodes: bool
     # Lines of shell that start a program of several ranks: they run `python3 - "$@"` once on each of `$ranks` nodes,
     # with MASTER_ADDR and what the function `program` prints as standard input, and exit with the result. They do
     # nothing where that is impossible.
@@ -293,5 +296,13 @@ class Backend(Protocol):
     def drain(self, node: str, reason: str) -> None: ...
 
     def resume(self, node: str) -> None: ...
+
+    def power_down(self, node: str) -> None:
+        """Let the node sleep once its jobs have ended, or prepare it if `traits.powers_nodes` is false. Repeatable."""
+        ...
+
+    def power_up(self, node: str) -> None:
+        """Wake the node up. Has no effect on a node that is awake or wakes up."""
+        ...
 
     def close(self) -> None: ...

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.hostlist import BadHostlist, expand
-from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State
+from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State, is_asleep
 
 from .base import BackendJob, BackendNode, ClusterListing, SubmitRequest, UnreadableRow
 from .batch_script import batch_script
@@ -210,6 +210,11 @@ def drain_body(reason: str) -> dict[str, Any]:
 
 def resume_body() -> dict[str, Any]:
     return {"state": ["RESUME"]}
+
+
+def power_body(*, up: bool) -> dict[str, Any]:
+    """SuspendProgram or ResumeProgram is called for the node; running jobs end first. Repeating it has no effect."""
+    return {"state": ["POWER_UP" if up else "POWER_DOWN"]}
 
 
 def accounting_query(dialect: Dialect, since: datetime) -> str:
@@ -617,8 +622,10 @@ def _parse_node_state(raw: Mapping[str, Any]) -> tuple[NodeState, frozenset[str]
         w.upper() for w in [*_word_list(raw.get("state"), "state"), *_word_list(raw.get("state_flags"), "state_flags")]
     ]
     base = next((NodeState(word) for word in words if word in NodeState.__members__), NodeState.UNKNOWN)
-    flags = (NODE_FLAG_ALIASES.get(word, word) for word in words if word != str(base))
-    return base, frozenset(flag[:MAX_NODE_FLAG_LENGTH] for flag in flags)
+    flags = {NODE_FLAG_ALIASES.get(word, word)[:MAX_NODE_FLAG_LENGTH] for word in words if word != str(base)}
+    if is_asleep(base, flags):
+        flags.discard(NodeFlag.NOT_RESPONDING)  # a node that boots is not expected to respond
+    return base, frozenset(flags)
 
 
 def _parse_comment(raw: Mapping[str, Any]) -> tuple[str, str]:

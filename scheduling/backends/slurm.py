@@ -56,6 +56,7 @@ AUTH_AND_RATE_STATUSES = frozenset({401, 403, 407, 429})
 SLURM_TRAITS = BackendTraits(
     supports_images=False,
     writes_logs=True,
+    powers_nodes=True,
     rank_launcher=RANK_LAUNCHER,
     state_in_log=state_in_log,
     connection_advice=connection_advice,
@@ -300,6 +301,12 @@ class SlurmBackend:
 
     def resume(self, node: str) -> None:
         self._update_node(node, dialect.resume_body())
+
+    def power_down(self, node: str) -> None:
+        self._update_node(node, dialect.power_body(up=False))
+
+    def power_up(self, node: str) -> None:
+        self._update_node(node, dialect.power_body(up=True))
 
     def close(self) -> None:
         self._client.close()

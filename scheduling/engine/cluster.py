@@ -39,6 +39,7 @@ class NodeView:
     pod: str = ""
     shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
     shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
+    boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,13 @@ from operator import attrgetter
 from typing import Final
 
 from jobs.core.preemption_contract import Preemptability
+from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
     ResourceRequest,
     RunningJob,
+    StartDecision,
     StopDecision,
     TurnDecisions,
     WaitDecision,
@@ -32,6 +34,7 @@ from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
+from scheduling.engine.placement import awake_first
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources, shared_position
 from scheduling.engine.rules import PolicyRules, whole_second
@@ -64,7 +67,10 @@ def turn_decisions(snapshot: ClusterSnapshot, rules: PolicyRules) -> TurnDecisio
     if claims.waits:
         waits = [claims.waits.get(wait.job_id, wait) for wait in waits]
     return TurnDecisions(
-        starts=tuple(explainer.starts()), stops=claims.stops, asks=claims.asks, waits=(*state.gated, *waits)
+        starts=tuple(state.with_boot_text(start) for start in explainer.starts()),
+        stops=claims.stops,
+        asks=claims.asks,
+        waits=(*state.gated, *waits),
     )
 
 
@@ -96,10 +102,13 @@ class SnapshotEngine:
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
         self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
+        self.boots = {number: node.boot_s for number, node in enumerate(self._nodes) if node.boot_s}
         typical = snapshot.typical_requests if snapshot.placement == "gradient" else {}
         placement = PLACEMENTS[snapshot.placement](
             PlacementContext(typical_requests=typical, guarantees=self._guarantees)
         )
+        if self.boots:
+            placement = awake_first(placement, sum(1 << number for number in self.boots))
         limited = snapshot.quotas or any(job.array_limit is not None for job in snapshot.waiting)
         quota_usage = QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves) if limited else None
         self.engine = Engine(
@@ -251,6 +260,15 @@ class SnapshotEngine:
         now = self._now.timestamp()
         self.engine.adopt(adopted, now, counted_until=now if self._history else None)
         return [job for job, _ in adopted]
+
+    def with_boot_text(self, start: StartDecision) -> StartDecision:
+        """The start, with a sentence about nodes that sleep."""
+        boots = [boot_s for number, boot_s in self.boots.items() if self._nodes[number].id in start.places]
+        if not boots:
+            return start
+        nodes = format_count(len(boots), "node")
+        minutes = math.ceil(max(boots) / 60)
+        return replace(start, why=f"{start.why} {nodes} must wake up first, which takes about {minutes} min.")
 
     def settle_claims(self, now: float) -> ClaimDecisions:
         """Separate starts that need a preemption first: the job waits for its GPUs, and the victims are stopped.

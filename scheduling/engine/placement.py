@@ -80,6 +80,15 @@ def pack(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_N
     return None
 
 
+def awake_first(place: PlacementFunction, asleep: NodeSet) -> PlacementFunction:
+    """The placement, with nodes that sleep only where it finds no place without them."""
+
+    def choose(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+        return place(resources, need, among & ~asleep) or place(resources, need, among)
+
+    return choose
+
+
 def _place_share(
     resources: NodeResources, need: ResourceRequest, among: NodeSet, best: Callable[..., tuple[int, int, int, int]]
 ) -> GpuPlacement | None:

@@ -11,6 +11,7 @@ from .objects import JsonObject
 
 MACHINE_ACTIONS = ("stop-kubelet", "start-kubelet", "power-off", "repair")
 MAX_GPU = 1024
+MACHINE_FAULTS = tuple(kind for kind in FaultKind if kind != FaultKind.NO_WAKE)  # who repairs a machine also wakes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,8 @@ def parse_fault_request(body: object) -> FaultRequest:
     """Parse `{"kind": "ecc", "node": "kalos-003", "gpu": 2}` or `{"kind": "hang", "pod": "default/train-0"}`."""
     fields = _object(body)
     kind, pod = str(fields.get("kind", "")), str(fields.get("pod") or "")
-    if kind not in set(FaultKind):
-        raise bad_request(f"kind: {kind!r:.40} is not one of {', '.join(FaultKind)}")
+    if kind not in MACHINE_FAULTS:
+        raise bad_request(f"kind: {kind!r:.40} is not one of {', '.join(MACHINE_FAULTS)}")
     if pod and kind not in JOB_FAULTS:
         raise bad_request(f"pod: a fault of kind {kind} hits a node, not a pod")
     if not pod and kind in PROGRAM_FAULTS:

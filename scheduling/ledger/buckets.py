@@ -10,6 +10,7 @@ Precedence, per GPU:
   2  an attempt      the newest holder of the GPU; within an attempt, `ATTEMPT_BUCKET_ORDER`: hung, checkpoint stall,
                      start-up or recovery, lost work, slow; the remainder is productive
   3  drained         test, repair or maintenance; jobs still running on a draining node count as their attempt
+     asleep          powered down, or on the way there or back; a job that waits for the boot counts as its attempt
   4  free            no job waited · reserved idle: a job waited that fits on this node, so the order kept it free ·
                      fragmented: jobs waited, and the free GPUs of this node were too few for each of them
 
@@ -34,7 +35,7 @@ from typing import Generic, NamedTuple, TypeVar
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import WHOLE_GPU
 
-VERSION = "2"  # version of these rules, stored with the figures
+VERSION = "3"  # version of these rules, stored with the figures
 
 
 class Bucket(StrEnum):
@@ -50,6 +51,7 @@ class Bucket(StrEnum):
     RESERVED_IDLE = "reserved_idle"
     FRAGMENTED = "fragmented"
     FREE = "free"  # and no job waited
+    ASLEEP = "asleep"
     DRAINED = "drained"
     DOWN = "down"
 
@@ -121,7 +123,7 @@ class NodeHistory:
     name: str
     model: str = ""
     capacity: Sequence[tuple[int, int]] = ()
-    spells: Sequence[BucketInterval] = ()  # down, drained
+    spells: Sequence[BucketInterval] = ()  # down, drained, asleep
     holdings: Sequence[GpuAllocation] = ()
 
 

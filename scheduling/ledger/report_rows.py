@@ -53,6 +53,7 @@ BUCKET_GROUPS = (
         buckets=(Bucket.RESERVED_IDLE, Bucket.FRAGMENTED),
     ),
     BucketGroup(name="free", tone="quiet", says="free while no job waits", buckets=(Bucket.FREE,)),
+    BucketGroup(name="asleep", tone="running", says="powered down while no job needs them", buckets=(Bucket.ASLEEP,)),
     BucketGroup(name="closed", tone="drain", says="drained, under test, down", buckets=CLOSED_BUCKETS),
 )
 

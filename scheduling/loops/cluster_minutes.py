@@ -13,13 +13,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Sum
+from django.db.models import Count, Sum
 
 from jobs.actions.retention import delete_all
 from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.telemetry_math import interval_start
 from jobs.models import MINUTE_RETENTION, ClusterMinute, Job, Resolution
 from jobs.models.job import CHARGED_MILLI
+from jobs.queries.busy_nodes import nodes_with_jobs
 from jobs.queries.cluster_summary import ClusterSummary, cluster_summaries
 
 ONE_MINUTE = timedelta(minutes=1)
@@ -40,16 +41,24 @@ def record_minutes_once(now: datetime) -> int:
     summaries = [summary for summary in cluster_summaries(now) if summary.cluster.pk not in there]
     if not summaries:
         return 0
-    utilization, requested = _gpu_utilization(now), _waiting_gpus()
+    utilization, requested, busy = _gpu_utilization(now), _waiting_gpus(), busy_node_counts()
     rows = [
-        _minute_row(summary, at, utilization.get(summary.cluster.pk), requested.get(summary.cluster.pk, 0))
+        _minute_row(
+            summary,
+            at,
+            utilization=utilization.get(summary.cluster.pk),
+            requested=requested.get(summary.cluster.pk, 0),
+            busy_nodes=busy.get(summary.cluster.pk, 0),
+        )
         for summary in summaries
     ]
     ClusterMinute.objects.bulk_create(rows, ignore_conflicts=True)
     return len(rows)
 
 
-def _minute_row(summary: ClusterSummary, at: datetime, utilization: float | None, requested: int) -> ClusterMinute:
+def _minute_row(
+    summary: ClusterSummary, at: datetime, *, utilization: float | None, requested: int, busy_nodes: int
+) -> ClusterMinute:
     return ClusterMinute(
         cluster=summary.cluster,
         at=at,
@@ -60,6 +69,7 @@ def _minute_row(summary: ClusterSummary, at: datetime, utilization: float | None
         running=summary.running,
         waiting=summary.waiting,
         requested=requested,
+        busy_nodes=busy_nodes,
     )
 
 
@@ -67,6 +77,12 @@ def _gpu_utilization(now: datetime) -> dict[int, float]:
     with connection.cursor() as cursor:
         cursor.execute(GPU_UTILIZATION_SQL, [Resolution.RAW, now - ONE_MINUTE, now])
         return {cluster: mean for cluster, mean in cursor.fetchall() if mean is not None}
+
+
+def busy_node_counts() -> dict[int, int]:
+    """The number of nodes with jobs by cluster, those from outside Acme included."""
+    busy = nodes_with_jobs().order_by().values_list("cluster")
+    return dict(busy.annotate(nodes=Count("pk")))
 
 
 def _waiting_gpus() -> dict[int, int]:

@@ -5,7 +5,8 @@ What a turn does  New jobs get their predicted run time. Jobs that fit become CO
                   commands for the cluster are queued, up to a hundred jobs per transaction. The others get their wait
                   reason. Jobs to preempt are asked for a checkpoint and then cancelled by commands; a later turn
                   allocates the freed GPUs. A job that is preempted only at checkpoints is asked for one and stopped by
-                  a later turn, when it has saved. Jobs whose dependency can never be met fail.
+                  a later turn, when it has saved. Nodes that sleep wake up for the jobs that were allocated
+                  on them. Jobs whose dependency can never be met fail.
 Failure story     Killed between two transactions: the remaining jobs wait for the next turn. Two schedulers at once:
                   each transaction checks the term of the lease, and a constraint prevents two allocations of one GPU.
                   After such a conflict the jobs of the transaction are started one by one, so only the conflicting
@@ -32,6 +33,7 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, HoldKind, Job
+from scheduling.actions import node_sleeps
 from scheduling.actions.history import predict_new_jobs
 from scheduling.core.changed_wait_reasons import changed_wait_reasons
 from scheduling.engine.cluster import StartDecision, StopDecision, TurnDecisions
@@ -65,7 +67,7 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
             with skip_row_on_error(f"job {stop.job_id}"):
                 promised += _act_on_victim(stop, act, fence)
     for group in _start_batches(decided.starts):
-        promised += _allocate_starts(cluster, group, names, fence)
+        promised += _allocate_starts(cluster, group, names, fence, now)
     return promised
 
 
@@ -99,7 +101,11 @@ def _act_on_victim(stop: StopDecision, act: Callable[..., None], fence: Callable
 
 
 def _allocate_starts(
-    cluster: Cluster, starts: Sequence[StartDecision], names: Mapping[int, str], fence: Callable[[], None]
+    cluster: Cluster,
+    starts: Sequence[StartDecision],
+    names: Mapping[int, str],
+    fence: Callable[[], None],
+    now: datetime,
 ) -> int:
     """Allocate all starts in one transaction. If that fails, allocate each start in its own."""
     placements = [
@@ -118,9 +124,13 @@ def _allocate_starts(
             fence()
             logs = {"new_log_path": cluster.new_log_path, "copies_logs": cluster.copies_logs}
             promised = allocate_jobs(placements, author=SCHEDULER, **logs)
+            if promised.attempts:
+                started = [plan for plan in placements if plan.job_id not in promised.skip_reasons]
+                used = {place.node_id for plan in started for place in plan.places}
+                node_sleeps.wake_for_jobs(used, author=SCHEDULER, now=now)
     except DatabaseError as error:
         if len(starts) > 1:
-            return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)
+            return sum(_allocate_starts(cluster, [start], names, fence, now) for start in starts)
         log.info("job %s was skipped; retrying in the next turn: %s", starts[0].job_id, error)
         return 0
     for why in promised.skip_reasons.values():

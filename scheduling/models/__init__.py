@@ -21,14 +21,17 @@ from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
 from .history import AccountUsage, LearnedRunTime, RunTimeModel
 from .lease import Lease
 from .ledger import LedgerChange, LedgerPeriod, PeriodLength
+from .node_sleep import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeSleep, NodeSleepState
 from .nodetest import NodeTest, PairTestJob
 from .run_time_trees import TrainedTrees
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
 from .trace import UPLOAD_PREFIX, UploadedTrace
 
 __all__ = [
+    "ACTIVE_SLEEP_STATES",
     "LEAD_UNTIL",
     "OPEN_CAMPAIGN_STATES",
+    "UNDECIDED_SLEEP_STATES",
     "UNFINISHED_STATES",
     "UPLOAD_PREFIX",
     "WORKER_SILENCE_LIMIT",
@@ -48,6 +51,8 @@ __all__ = [
     "Lease",
     "LedgerChange",
     "LedgerPeriod",
+    "NodeSleep",
+    "NodeSleepState",
     "NodeTest",
     "OpenCircuit",
     "PairTestJob",

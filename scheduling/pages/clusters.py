@@ -18,13 +18,14 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import StatusBadge
-from jobs.models import Cluster, ClusterMode, Event, clock
+from jobs.models import Cluster, ClusterMode, Event, SleepMode, clock
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.pages.settings import printable_text
 from scheduling.actions import clusters as cluster_actions
 from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
+from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 
 MAX_CHANGES_SHOWN = 20
 NULLABLE_COLUMNS = (
@@ -63,6 +64,8 @@ class ClusterSettingsForm(forms.ModelForm):
             *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
             *("min_preemptions_per_day", "max_preemptions_per_day"),
             *("unlikely_deadlines", "min_deadline_percent"),
+            *("sleep_mode", "sleep_reserve_nodes", "min_awake_minutes", "min_asleep_minutes", "max_wakes_per_day"),
+            *("boot_minutes", "sleep_webhook"),
         )
         widgets = {
             "workload_owners": forms.Textarea(attrs={"rows": 3}),
@@ -84,6 +87,7 @@ class ClusterSettingsForm(forms.ModelForm):
         super().__init__(*args, instance=copy(row) if row else None, **kwargs)
         self.row = row
         self.fields["submit_as"].required = False
+        self.fields["sleep_mode"].required = False
         self.fields["pod_template"].encoder = IndentedJson
         for name in CONNECTION_FIELDS if row and row.is_bundled else ():
             self.fields[name].disabled = True
@@ -102,6 +106,10 @@ class ClusterSettingsForm(forms.ModelForm):
     def clean_submit_as(self) -> str:
         """Keep the current value if the field was not submitted."""
         return self.cleaned_data["submit_as"] or (self.row.submit_as if self.row else str(SubmitIdentity.SERVICE))
+
+    def clean_sleep_mode(self) -> str:
+        """Keep the current value if the field was not submitted."""
+        return self.cleaned_data["sleep_mode"] or (self.row.sleep_mode if self.row else str(SleepMode.OFF))
 
     def clean_workload_owners(self) -> dict[str, Any]:
         return self._submitted_object("workload_owners")
@@ -257,6 +265,7 @@ def _render_cluster_page(
         "form": form,
         "steps": steps,
         "works": connection_test.all_steps_passed(steps),
+        "sleep_secret": sleep_webhook_secret(row) if row and row.sleep_webhook else "",
         "may_change": request.user.has_perm(CHANGE_PERMISSION if row else ADD_PERMISSION),
         "events": list(events.order_by("-id")[:MAX_CHANGES_SHOWN]) if row else [],
     }

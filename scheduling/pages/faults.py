@@ -39,6 +39,7 @@ NODE_FAULTS = (
     FaultOffer(kind="nvlink", label="Break an NVLink", effect="Xid 74. Jobs on several GPUs of this node fail."),
     FaultOffer(kind="slow", label="Slow down a GPU", effect="Its jobs take almost twice as long for each step."),
 )
+SLEEP_FAULT = FaultOffer(kind="no_wake", label="Do not wake up", effect="Once it sleeps, it does not boot again.")
 JOB_FAULTS = (
     FaultOffer(kind="out_of_memory", label="Run out of GPU memory", effect="The job fails with a CUDA error."),
     FaultOffer(kind="hang", label="Hang", effect="The job keeps its GPUs and writes nothing more."),
@@ -53,7 +54,11 @@ def node_fault_form(user: Any, node: Node) -> dict[str, Any]:
     """The context of the form; without offers, nothing is shown."""
     is_offered = node.cluster.is_simulated and user.has_perm(OPERATE_PERMISSION) and node.is_schedulable
     url = reverse("node-fault", args=[node.cluster.name, node.name])
-    return {"offers": NODE_FAULTS if is_offered else (), "url": url, "target": node.name}
+    return {"offers": _node_faults(node) if is_offered else (), "url": url, "target": node.name}
+
+
+def _node_faults(node: Node) -> Sequence[FaultOffer]:
+    return NODE_FAULTS if node.cluster.is_kubernetes else (*NODE_FAULTS, SLEEP_FAULT)
 
 
 def job_fault_form(user: Any, job: Job) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def _job_faults(job: Job) -> Sequence[FaultOffer]:
 @require_POST
 def break_node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
     node = get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
-    _inject_chosen(request, NODE_FAULTS, partial(fault_actions.inject_node_fault, node))
+    _inject_chosen(request, _node_faults(node), partial(fault_actions.inject_node_fault, node))
     return redirect("node", cluster, name)
 
 

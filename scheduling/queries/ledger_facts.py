@@ -28,6 +28,7 @@ from failures.models import Anomaly, Diagnosis
 from jobs.actions.journal import SYNC
 from jobs.actions.maintenance import MAINTENANCE
 from jobs.core.lifecycle import (
+    ASLEEP_NODE_FLAGS,
     CLOSED_NODE_FLAGS,
     FAILURE_STATES,
     USABLE_NODE_STATES,
@@ -370,8 +371,8 @@ def _closing_cause(why: str, by: str) -> str:
 
 
 def _node_spells(events: Sequence[NodeEvent], start: int, end: int) -> list[BucketInterval]:
-    """Return the intervals in which the node was drained or down. Each Event holds until the next one; a node without
-    Events has no intervals."""
+    """Return the intervals in which the node was drained, down or asleep. Each Event holds until the next one; a node
+    without Events has no intervals."""
     spells, condition, drain, cause, since = [], "UP", "", "", start
     for at, what, state, why in [*events, (end, "", "", "")]:
         if (bucket := _node_bucket(condition, drain)) and at > since:
@@ -392,4 +393,6 @@ def _node_bucket(condition: str, drain: str) -> Bucket | None:
         return Bucket.DRAINED
     if state not in UP_STATES or NodeFlag.NOT_RESPONDING in flags:
         return Bucket.DOWN
-    return Bucket.DRAINED if drain or CLOSED_NODE_FLAGS.intersection(flags) else None
+    if drain or CLOSED_NODE_FLAGS.intersection(flags):
+        return Bucket.DRAINED
+    return None if set(ASLEEP_NODE_FLAGS).isdisjoint(flags) else Bucket.ASLEEP

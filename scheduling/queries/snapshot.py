@@ -43,6 +43,7 @@ from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
 from scheduling.models.history import half_life_s
 from scheduling.queries import history
+from scheduling.queries.node_sleeps import remaining_boots
 
 PAST_JOBS_WINDOW = timedelta(days=30)
 MAX_PAST_JOBS = 5000
@@ -94,12 +95,13 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         for job_id, gpus in on.jobs.items():
             places[job_id][node_id] = gpus
     nodes = list(Node.objects.filter(cluster=cluster))
+    boots = remaining_boots(cluster, nodes, now)
     windows = tuple(_windows(cluster, nodes, now))
     predictions = StoredPredictions()
     waiting = tuple(_waiting(cluster, teams, predictions))
     return ClusterSnapshot(
         now=now,
-        nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
+        nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
         running=tuple(_running(cluster, teams, places, shared_gpus, live, now, predictions)),
         quotas=tuple(_quotas(cluster)),
@@ -196,7 +198,7 @@ def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
     ]
 
 
-def _node_view(node: Node, held: NodeUsage) -> NodeView:
+def _node_view(node: Node, held: NodeUsage, boot_s: float = 0.0) -> NodeView:
     taken = held.gpus.union(node.foreign_gpus)
     shared = tuple((gpu, _left_for_shares(node, gpu, milli)) for gpu, milli in sorted(held.shared.items()))
     return NodeView(
@@ -212,6 +214,7 @@ def _node_view(node: Node, held: NodeUsage) -> NodeView:
         pod=node.pod,
         shared_gpus=shared,
         shards_per_gpu=node.shards_per_gpu,
+        boot_s=boot_s,
     )
 
 

@@ -24,6 +24,7 @@ from .free_resources import FreeClusterResources, could_ever_fit
 from .values import (
     BAD_CONFIGURATION,
     BAD_FAULT,
+    BAD_NODE_STATE,
     JOB_ALREADY_ENDED,
     KILL,
     TERM,
@@ -52,6 +53,7 @@ class TimedEvent(StrEnum):
     FORGET = "forget"
     DEATH = "death"
     REPAIR = "repair"
+    POWER = "power"
 
 
 class ClusterController:
@@ -145,11 +147,15 @@ class ClusterController:
     def node_state(self, name: str) -> tuple[NodeState, frozenset[NodeFlag]]:
         node = self.node(name)
         flags = {NodeFlag.DRAIN} if node.drained else set()
+        if node.power:
+            flags.add(node.power)
         jobs = self.jobs_on(name)
         if any(job.is_completing for job in jobs):
             flags.add(NodeFlag.COMPLETING)
         if node.down:
             return NodeState.DOWN, frozenset(flags | {NodeFlag.NOT_RESPONDING})
+        if node.power == NodeFlag.POWERING_UP:
+            flags.add(NodeFlag.NOT_RESPONDING)  # as Slurm reports it
         return node_state_for_usage(node.gpus, len(self.used_gpus(name)), bool(jobs)), frozenset(flags)
 
     # Commands
@@ -220,9 +226,67 @@ class ClusterController:
         self._set_node(replace(clean, boot_at=booted), now)
         self._has_pending_changes = True
 
+    def power_down(self, name: str, now: float) -> None:
+        """Let the node sleep when its jobs have ended. No job starts there until it has fallen asleep."""
+        node = self.node(name)
+        if node.down:
+            raise SlurmError(BAD_NODE_STATE, "Invalid node state specified")
+        if node.power is None:
+            self._set_node(replace(node, power=NodeFlag.POWER_DOWN), now)
+            self._fall_asleep_if_empty(name, now)
+
+    def power_up(self, name: str, now: float) -> None:
+        """Boot the node if it sleeps or once it has fallen asleep; keep it awake if it has not begun to."""
+        node = self.node(name)
+        if node.power == NodeFlag.POWERED_DOWN:
+            self._boot(node, now)
+        elif node.power == NodeFlag.POWERING_DOWN:
+            self._set_node(replace(node, wakes_again=True), now)
+        elif node.power == NodeFlag.POWER_DOWN:
+            self._set_node(replace(node, power=None), now)
+            self._has_pending_changes = True
+
+    def _fall_asleep_if_empty(self, name: str, now: float) -> None:
+        node = self._nodes[name]
+        if node.power == NodeFlag.POWER_DOWN and not self._free[name].jobs:
+            self._change_power(node, NodeFlag.POWERING_DOWN, now, self._timing.suspend_s)
+
+    def _boot(self, node: SlurmNode, now: float) -> None:
+        stuck = self._fault_registry.keeps_asleep(node.name, now)
+        lasts_s = self._timing.resume_timeout_s if stuck else self._timing.boot_s
+        self._change_power(replace(node, wakes_again=False), NodeFlag.POWERING_UP, now, lasts_s)
+
+    def _change_power(self, node: SlurmNode, power: NodeFlag | None, now: float, lasts_s: float = 0.0) -> None:
+        at = now + lasts_s if lasts_s else 0.0
+        self._set_node(replace(node, power=power, power_at=at), now)
+        if at:
+            self._schedule_event(at, TimedEvent.POWER, node.name)
+        self._has_pending_changes = True
+
+    def _handle_power_event(self, node: SlurmNode, now: float) -> None:
+        if node.power == NodeFlag.POWERING_DOWN:
+            self._change_power(node, NodeFlag.POWERED_DOWN, now)
+            if node.wakes_again:
+                self._boot(self._nodes[node.name], now)
+        elif node.power == NodeFlag.POWERING_UP and self._fault_registry.keeps_asleep(node.name, now):
+            self.set_down(node.name, "ResumeTimeout reached", "slurm", now)
+        elif node.power == NodeFlag.POWERING_UP:
+            self._change_power(replace(node, boot_at=now), None, now)
+            for job in self.jobs_on(node.name):
+                if job.is_configuring and job.state == State.RUNNING:
+                    self._configure_after_boot(job, now)
+
+    def _configure_after_boot(self, job: SlurmJob, now: float) -> None:
+        """A job that waited for a boot: its time counts from here, as in Slurm."""
+        if all(self._nodes[name].runs for name in job.nodes):
+            job = replace(job, started_at=now, start_offset_s=self.clock_offset_s)
+            self._set_job(job, now)
+            self._schedule_event(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+            self._schedule_time_limit(job)
+
     def set_down(self, name: str, reason: str, by: str, now: float, *, repair_at: float = 0.0) -> None:
         """Mark the node as down and fail all jobs on it."""
-        node = replace(self.node(name), down=True, reason=reason, reason_by=by, repair_at=repair_at)
+        node = replace(self.node(name), down=True, reason=reason, reason_by=by, repair_at=repair_at, power=None)
         self._set_node(replace(node, reason_at=now + self.clock_offset_s), now)
         if repair_at:
             self._schedule_event(repair_at, TimedEvent.REPAIR, name)
@@ -330,6 +394,8 @@ class ClusterController:
 
     def _handle_job_event(self, what: TimedEvent, job: SlurmJob, now: float) -> None:
         if what == TimedEvent.CONFIGURED and job.is_configuring and job.state == State.RUNNING:
+            if not all(self._nodes[name].runs for name in job.nodes):
+                return
             began_at = job.started_at + self._timing.configure_s
             blows = self._fault_registry.impacts_at_start(job, began_at)
             started_job = replace(job, flags=frozenset(), began_at=began_at, blows=blows)
@@ -340,6 +406,7 @@ class ClusterController:
             and job.state == State.RUNNING
             and job.time_limit_at is not None
             and job.time_limit_at <= now
+            and all(self._nodes[name].runs for name in job.nodes)
         ):
             self._stop_job(job, State.TIMEOUT, TERM, now, reason="TimeLimit")
         elif what == TimedEvent.KILL and job.is_completing:
@@ -352,7 +419,10 @@ class ClusterController:
     def _handle_node_event(self, what: TimedEvent, name: str, now: float) -> None:
         if what == TimedEvent.DEATH:
             self._inject_next_fault(now)
-        elif (node := self._nodes.get(name)) and node.down and 0 < node.repair_at <= now:
+        elif (node := self._nodes.get(name)) and what == TimedEvent.POWER:
+            if 0 < node.power_at <= now:
+                self._handle_power_event(node, now)
+        elif node and node.down and 0 < node.repair_at <= now:
             self.resume(name, now)
 
     # Job lifecycle
@@ -387,6 +457,8 @@ class ClusterController:
         del self._waiting[job.id]
         self._free.take(started)
         self._set_job(started, now)
+        for name in nodes:
+            self.power_up(name, now)
         self._schedule_event(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
         self._schedule_time_limit(started)
         self.counts["started"] += 1
@@ -441,6 +513,8 @@ class ClusterController:
     def _release_resources(self, job: SlurmJob, now: float) -> None:
         self._set_job(replace(job, flags=frozenset()), now)
         self._free.give(job)
+        for name in job.nodes:
+            self._fall_asleep_if_empty(name, now)
         self._schedule_event(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         self._has_pending_changes = True
 
@@ -453,7 +527,7 @@ class ClusterController:
     def _inject_next_fault(self, now: float) -> None:
         """Inject one fault and schedule the next. Only nodes that are up are chosen."""
         number = self._clock.faults
-        nodes_up = [node.name for node in self._nodes.values() if not node.down]
+        nodes_up = [node.name for node in self._nodes.values() if node.runs]
         if nodes_up:
             self.inject_fault(self._faults.kind(number), now, node=self._faults.victim(number, nodes_up))
         self._schedule_next_fault(number + 1, now)
@@ -475,6 +549,8 @@ class ClusterController:
         for node in self._nodes.values():
             if node.repair_at:
                 self._schedule_event(node.repair_at, TimedEvent.REPAIR, node.name)
+            if node.power_at:
+                self._schedule_event(node.power_at, TimedEvent.POWER, node.name)
         if self._faults.per_node_day and self._nodes:
             if self._clock.next_fault_at:
                 self._schedule_event(self._clock.next_fault_at, TimedEvent.DEATH, "")

@@ -172,7 +172,7 @@ def nic_ports(controller: MachineRoom, *, now: float) -> Iterator[NicPort]:
         if fault.kind == FaultKind.FABRIC and fault.at <= now < min(fault.until, fault.at + LINK_RECOVERY_S)
     }
     for node in controller.nodes.values():
-        if not node.down:
+        if node.runs:
             for number, device in enumerate(NIC_DEVICES):
                 yield NicPort(
                     node=node.name,
@@ -241,11 +241,11 @@ HEALTHY = GpuHealth()
 def simulated_samples(
     controller: MachineRoom, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
 ) -> Iterator[GpuSample]:
-    """All GPUs with telemetry: a down node has no exporter, and a GPU that fell off the bus has no readings."""
+    """All GPUs with telemetry: a node without a running system has no exporter, a GPU off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
     sick = _faults_by_node(controller.faults)
     for node in controller.nodes.values():
-        if node.down:
+        if not node.runs:
             continue
         users = {gpu: job for job in controller.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
         plays = {job.id: play(job) for job in users.values()}

@@ -74,6 +74,10 @@ class FaultRegistry:
                 impacts.append(self._model.impact_on_job(fault, job.id, now))
         return tuple(impacts)
 
+    def keeps_asleep(self, node: str, now: float) -> bool:
+        """Whether a fault keeps the node from booting."""
+        return any(fault.kind == FaultKind.NO_WAKE and fault.node == node for fault in self._active_faults(now))
+
     def heal_node(self, node: str, now: float) -> None:
         """End the node's faults, because an operator repaired it."""
         for fault in self._active_faults(now):
@@ -102,7 +106,7 @@ class FaultRegistry:
                 return job.request.environment.get("ACME_KIND") in {str(kind) for kind in TRAINING_KINDS}
             case FaultKind.NVLINK:
                 return gpus > 1 and fault.gpu in job.gpus.get(fault.node, ())
-            case FaultKind.DEATH:
+            case FaultKind.DEATH | FaultKind.NO_WAKE:
                 return False  # the controller ends the node's jobs itself
         return fault.gpu in job.gpus.get(fault.node, ())
 

@@ -34,6 +34,7 @@ class FaultKind(StrEnum):
     LOSS = "loss"
     NAN = "nan"
     OUT_OF_MEMORY = "out_of_memory"
+    NO_WAKE = "no_wake"  # a node that sleeps does not boot
 
 
 # Faults that are never drawn, but injected on request, have no weight
@@ -54,7 +55,7 @@ JOB_FAULTS = frozenset(
 )  # these can be injected into one job
 PROGRAM_FAULTS = frozenset({FaultKind.NAN, FaultKind.OUT_OF_MEMORY})  # these hit one job, never a node
 PERSISTENT_FAULTS = frozenset(
-    {FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.SLOW, FaultKind.STORAGE}
+    {FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.SLOW, FaultKind.STORAGE, FaultKind.NO_WAKE}
 )  # these also hit jobs that start later
 # The failure reason of a job that the fault ends (failure_reasons.py)
 REASON_OF_FAULT: Mapping[FaultKind, str] = {

@@ -39,6 +39,9 @@ class ServerOptions(SimulatorOptions):
     name: str = "seren"
     configure_s: float = 1.0
     min_job_age_s: int = 300
+    suspend_s: float = 10.0
+    boot_s: float = 60.0
+    resume_timeout_s: float = 300.0
     accounting: bool = True
     shards_per_gpu: int = 0
     execute: bool = False
@@ -50,6 +53,9 @@ def parse_options(arguments: list[str]) -> ServerOptions:
     add_simulator_options(parser, ServerOptions.name)
     parser.add_argument("--configure-s", type=float, default=1.0, help="seconds from allocation to start")
     parser.add_argument("--min-job-age", default="300", help="seconds after which an ended job is forgotten")
+    parser.add_argument("--suspend-s", type=float, default=10.0, help="seconds until a node is powered down")
+    parser.add_argument("--boot-s", type=float, default=60.0, help="seconds in which a powered-down node boots")
+    parser.add_argument("--resume-timeout-s", type=float, default=300.0, help="then a node that boots is down")
     parser.add_argument("--no-accounting", action="store_true", help="respond to /slurmdb with 404")
     parser.add_argument("--shards-per-gpu", type=int, default=0, help="parts of a GPU that jobs may hold; 0: none")
     parser.add_argument("--execute", action="store_true", help="run jobs on this machine; needs --token-file")
@@ -66,6 +72,9 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         **common,
         configure_s=values.configure_s,
         min_job_age_s=_whole_seconds("--min-job-age", values.min_job_age, 1, 86_400),
+        suspend_s=positive_number("--suspend-s", values.suspend_s),
+        boot_s=positive_number("--boot-s", values.boot_s),
+        resume_timeout_s=positive_number("--resume-timeout-s", values.resume_timeout_s),
         accounting=not values.no_accounting,
         shards_per_gpu=values.shards_per_gpu,
         execute=values.execute,

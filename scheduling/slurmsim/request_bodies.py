@@ -75,11 +75,11 @@ def parse_job_update(body: object) -> Mapping[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeUpdate:
-    state: str  # DRAIN, RESUME, DOWN, or empty to change only the reason
+    state: str  # DRAIN, RESUME, DOWN, POWER_DOWN, POWER_UP, or empty to change only the reason
     reason: str
 
 
-NODE_STATES = frozenset({"DRAIN", "RESUME", "UNDRAIN", "DOWN"})
+NODE_STATES = frozenset({"DRAIN", "RESUME", "UNDRAIN", "DOWN", "POWER_DOWN", "POWER_UP"})
 
 
 def parse_node_update(body: object) -> NodeUpdate:

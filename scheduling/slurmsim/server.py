@@ -100,7 +100,13 @@ class ClusterServer:
         executor = self._process_executor if options.execute else self._simulator
         now = time.time()
         faults = FaultModel(per_node_day=options.faults, seed=self._seed, speed=options.speed)
-        timing = ControllerTiming(configure_s=options.configure_s, min_job_age_s=options.min_job_age_s)
+        timing = ControllerTiming(
+            configure_s=options.configure_s,
+            min_job_age_s=options.min_job_age_s,
+            suspend_s=options.suspend_s,
+            boot_s=options.boot_s,
+            resume_timeout_s=options.resume_timeout_s,
+        )
         snapshot = self._load_or_create_snapshot(now)
         self._controller = ClusterController(snapshot, executor, now, faults=faults, timing=timing)
         self._controller.advance_to(now)  # process what was due while the server was down
@@ -282,6 +288,8 @@ class ClusterServer:
             self._controller.resume(name, now)
         elif update.state == "DOWN":
             self._controller.set_down(name, update.reason, by, now)
+        elif update.state in ("POWER_DOWN", "POWER_UP"):
+            (self._controller.power_down if update.state == "POWER_DOWN" else self._controller.power_up)(name, now)
         elif update.state == "DRAIN" and not update.reason:
             raise InvalidRequest(wire.BAD_FLAG, "You must specify a reason when DRAINING a node", "#/reason/")
         else:

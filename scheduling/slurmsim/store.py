@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.core.lifecycle import Flag, State
+from jobs.core.lifecycle import Flag, NodeFlag, State
 
 from .fault_registry import MAX_FAULTS
 from .faults import ClusterFault, FaultImpact, FaultKind
@@ -195,7 +195,8 @@ def _json_default(value: object) -> Any:
 
 
 def node_from_json(raw: Mapping[str, Any]) -> SlurmNode:
-    return SlurmNode(**{**raw, "features": tuple(raw["features"])})
+    power = NodeFlag(raw["power"]) if raw.get("power") else None
+    return SlurmNode(**{**raw, "features": tuple(raw["features"]), "power": power})
 
 
 def fault_from_json(raw: Mapping[str, Any]) -> ClusterFault:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from jobs.core.lifecycle import Flag, State
+from jobs.core.lifecycle import Flag, NodeFlag, State
 
 from .faults import ClusterFault, FaultImpact
 
@@ -37,6 +37,9 @@ class ControllerTiming:
     complete_s: float = 0.5  # the epilog: GPUs are held somewhat longer than the job runs
     kill_wait_s: float = 5.0
     min_job_age_s: float = 300.0  # how long an ended job is remembered; default as in Slurm's MinJobAge
+    suspend_s: float = 10.0  # from POWERING_DOWN to POWERED_DOWN: Slurm's SuspendTimeout
+    boot_s: float = 60.0
+    resume_timeout_s: float = 300.0  # a node that has not booted by then is DOWN: Slurm's ResumeTimeout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +142,19 @@ class SlurmNode:
     reason_by: str = ""
     reason_at: float = 0.0
     repair_at: float = 0.0
+    power: NodeFlag | None = None  # one of ASLEEP_NODE_FLAGS; None: awake
+    power_at: float = 0.0  # when `power` changes by itself
+    wakes_again: bool = False  # it was asked to power up while it was powering down
 
     @property
     def usable(self) -> bool:
-        return not (self.down or self.drained)
+        """Whether jobs may start: at once, or after a boot that they begin."""
+        return not (self.down or self.drained) and self.power not in (NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its system is up."""
+        return not self.down and self.power in (None, NodeFlag.POWER_DOWN)
 
 
 @dataclass(frozen=True, kw_only=True)

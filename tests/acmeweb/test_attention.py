@@ -12,6 +12,7 @@ from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import Flag, StateBadge
 from jobs.models import Job, clock
 from jobs.models.permissions import Caller
+from scheduling.models import NodeSleep
 from tests import make
 from tests.failures.recovery.test_recovery_loop import proposal
 
@@ -82,6 +83,18 @@ def test_nodes_with_the_same_reason_share_a_row():
     (only,) = items().rows
 
     assert (only.gpus, only.text) == (16, "no power in rack r01")
+
+
+@pytest.mark.django_db
+def test_nodes_proposed_for_sleep_share_a_row():
+    for name in ("seren-003", "seren-004"):
+        node = make.node(name)
+        NodeSleep.objects.create(cluster=node.cluster, node=node, state="proposed")
+    NodeSleep.objects.create(cluster=node.cluster, node=make.node("seren-001"), state="observed")
+
+    (only,) = items().rows
+
+    assert (only.gpus, only.name, only.text, only.url) == (16, "seren", "2 nodes would sleep", "/sleeping/seren/")
 
 
 @pytest.mark.django_db

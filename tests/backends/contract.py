@@ -15,13 +15,14 @@ from typing import Protocol
 
 import pytest
 
-from jobs.core.lifecycle import FINAL_STATES, NodeState, State
+from jobs.core.lifecycle import FINAL_STATES, NodeFlag, NodeState, State
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from scheduling.backends.attempt_record import RECORD_VARIABLE, read_record, record_directory
 from scheduling.backends.base import (
     AccountingUnavailable,
     Backend,
     BackendJob,
+    BackendNode,
     ClusterUnreachable,
     RequestRejected,
     SubmitRequest,
@@ -412,5 +413,38 @@ class BackendContract:
         with pytest.raises(ClusterUnreachable):
             nobody.ping()
 
-    def _node(self, site: Site, name: str):
-        return next(node for node in site.backend.nodes() if node.name == name)
+    def _node(self, site: Site, name: str) -> BackendNode:
+        return node_of(site, name)
+
+
+def node_of(site: Site, name: str) -> BackendNode:
+    return next(node for node in site.backend.nodes() if node.name == name)
+
+
+class SleepContract:
+    """For clusters that power their nodes down and up themselves."""
+
+    def test_node_sleeps_and_wakes_up_for_a_job(self, site: Site):
+        """The cluster's own means: a job that is submitted to the node wakes it up."""
+        node = site.nodes[-1]
+
+        site.backend.power_down(node)
+        site.backend.power_down(node)
+
+        until(lambda: NodeFlag.POWERED_DOWN in node_of(site, node).flags, what="asleep")
+        assert node_of(site, node).state == NodeState.IDLE
+        request = site.work(nodes=(node,))
+        site.backend.submit(request)
+        assert site.until_final(request).state == State.COMPLETED
+        until(lambda: not node_of(site, node).flags, what="awake")
+
+    def test_node_that_sleeps_is_woken_up(self, site: Site):
+        node = site.nodes[-1]
+        site.backend.power_down(node)
+        until(lambda: NodeFlag.POWERED_DOWN in node_of(site, node).flags, what="asleep")
+
+        site.backend.power_up(node)
+
+        until(lambda: not node_of(site, node).flags, what="awake")
+        site.backend.power_up(node)
+        assert node_of(site, node).flags == frozenset()

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -38,7 +39,7 @@ def missing_programs() -> str:
 
 
 @contextmanager
-def started_or_skipped(**settings: int) -> Iterator[RealSlurm]:
+def started_or_skipped(**settings: Any) -> Iterator[RealSlurm]:
     """Start a Slurm for a test, or skip the test if its programs are not installed."""
     if missing := missing_programs():
         pytest.skip(f"Slurm is not installed ({missing})")
@@ -58,13 +59,15 @@ def free_ports(count: int) -> list[int]:
 
 
 class RealSlurm:
-    def __init__(self, min_job_age_s: int = 300) -> None:
-        self._min_job_age_s = min_job_age_s
+    def __init__(self, min_job_age_s: int = 300, *, saves_power: bool = False) -> None:
+        self._min_job_age_s, self._saves_power = min_job_age_s, saves_power
         self.home = Path(tempfile.mkdtemp(prefix="acme-slurm-"))
         self.home.chmod(0o755)  # munged refuses a socket that not everyone can reach
         self.user, self.host = getpass.getuser(), socket.gethostname().partition(".")[0]
         self.nodes = tuple(f"node{i}" for i in range(1, NODES + 1))
-        self.output = self._directory("out")
+        self.output, self._orders = self._directory("out"), self._directory("power")
+        self.suspended: list[str] = []
+        self.resumed: list[str] = []
         self._etc, self._run, self._log = (self._directory(name) for name in ("etc", "run", "log"))
         self.address = f"unix://{self._run}/rest.sock"
         self._controller_port, self._rest_port, *self._node_ports = free_ports(NODES + 2)
@@ -99,6 +102,38 @@ class RealSlurm:
 
     def token(self, user: str = "") -> str:
         return self._run_command(["scontrol", "token", f"username={user or self.user}"]).partition("=")[2]
+
+    # Power saving: the programs of Slurm leave orders, which the test carries out as the site's machines would
+
+    def power(self, name: str, *, up: bool) -> None:
+        """What an operator types; this version of slurmrestd cannot change nodes."""
+        self._run_command(["scontrol", "update", f"NodeName={name}", f"State=POWER_{'UP' if up else 'DOWN'}"])
+
+    def carry_out_power_orders(self) -> None:
+        """Turn machines off and on: each one is a slurmd. `-b` makes it report a boot."""
+        for order in sorted(self._orders.glob("*.off")):
+            order.unlink()
+            for name in self._names_in(order.stem):
+                self.suspended.append(name)
+                self._kill(name)
+        for order in sorted(self._orders.glob("*.on")):
+            order.unlink()
+            for name in self._names_in(order.stem):
+                self.resumed.append(name)
+                self._by_role[name] = self._launch("slurmd", "-D", "-b", "-N", name)
+
+    def _names_in(self, hostlist: str) -> list[str]:
+        return self._run_command(["scontrol", "show", "hostnames", hostlist]).split()
+
+    def _power_settings(self) -> dict[str, object]:
+        programs = {}
+        for name, ending in (("SuspendProgram", "off"), ("ResumeProgram", "on")):
+            program = self._etc / name
+            program.write_text(f'#!/bin/sh\n: > "{self._orders}/$1.{ending}"\n')
+            program.chmod(0o755)
+            programs[name] = program
+        # The site lets Acme decide: nodes sleep by themselves only after a day. The interval is 0 to 1 s
+        return {**programs, "SuspendTime": 86_400, "SuspendTimeout": 1, "ResumeTimeout": 120}
 
     # Disruptions (Hazards)
 
@@ -266,6 +301,7 @@ class RealSlurm:
             "DefCpuPerGPU": CPUS // GPUS,  # without these two, a job with one GPU takes the node
             "DefMemPerGPU": MEMORY_MB // GPUS,
             "DefMemPerCPU": 100,
+            **(self._power_settings() if self._saves_power else {}),
         }
 
     def _hardware(self) -> str:

@@ -11,10 +11,12 @@ import pytest
 
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
-from tests.backends.contract import BackendContract, Site
+from tests.backends.contract import BackendContract, Site, SleepContract
 from tests.backends.real_slurm import SHARDS_PER_GPU, started_or_skipped
 from tests.cluster.running import ClusterProcess
 from tests.scheduling.away import Away, check_outage_costs_no_job
+
+POWER_TIMES = ("--suspend-s", "0.5", "--boot-s", "1")
 
 
 def foreign_job(cluster: ClusterProcess) -> str:
@@ -65,7 +67,8 @@ def with_a_limited_job(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    with ClusterProcess(tmp_path_factory.mktemp("simulated"), "--nodes", "4", "--shards-per-gpu", "4") as cluster:
+    options = ("--nodes", "4", "--shards-per-gpu", "4", *POWER_TIMES)
+    with ClusterProcess(tmp_path_factory.mktemp("simulated"), *options) as cluster:
         backend = cluster.backend()
         site = Site(
             backend=backend,
@@ -123,7 +126,7 @@ def real(slurm):
     backend.close()
 
 
-class TestSimulated(BackendContract):
+class TestSimulated(BackendContract, SleepContract):
     @pytest.fixture
     def site(self, simulated):
         return simulated

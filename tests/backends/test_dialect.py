@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.core.lifecycle import NodeState, State
+from jobs.core.lifecycle import NodeFlag, NodeState, State
 from scheduling.backends import dialect
 from scheduling.backends.base import SubmitRequest
 from scheduling.backends.batch_script import batch_script
@@ -300,6 +300,21 @@ def test_message_of_slurmstepd_in_the_log_gives_the_state(tail, state):
 
 def test_unknown_node_state_is_parsed_as_unknown():
     assert dialect.parse_node({"name": "n", "state": ["FUTURE"]}).state == NodeState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("states", "flags"),
+    [
+        (["IDLE", "POWER_DOWN"], {NodeFlag.POWER_DOWN}),
+        (["IDLE", "POWERING_DOWN"], {NodeFlag.POWERING_DOWN}),
+        (["IDLE", "CLOUD", "POWERED_DOWN"], {"CLOUD", NodeFlag.POWERED_DOWN}),
+        (["ALLOCATED", "NOT_RESPONDING", "POWERING_UP"], {NodeFlag.POWERING_UP}),
+        (["DOWN", "NOT_RESPONDING", "POWERING_UP"], {NodeFlag.NOT_RESPONDING, NodeFlag.POWERING_UP}),
+    ],
+    ids=("requested", "falls-asleep", "asleep", "boots", "did-not-boot"),
+)
+def test_node_that_boots_is_not_expected_to_respond(states, flags):
+    assert dialect.parse_node({"name": "n", "state": states}).flags == flags
 
 
 def test_other_gres_besides_gpus_are_ignored():

@@ -190,6 +190,7 @@ def pages(job) -> dict[str, str]:
         "policy": "/queue/seren/policy/",
         "maintenance-declare": "/queue/seren/maintenance/",
         "maintenance": f"/queue/seren/maintenance/{Maintenance.objects.get().pk}/",
+        "sleeping-nodes": "/sleeping/seren/",
         "nodes": "/nodes/",
         "node": "/nodes/seren/seren-004/",
         "failures": "/failures/",

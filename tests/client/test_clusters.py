@@ -60,6 +60,12 @@ def test_yes_skips_the_confirmation(cluster):
     assert Cluster.objects.get().mode == "drive"
 
 
+def test_sleep_mode_is_changed(cluster):
+    assert cluster("set", "seren", "--sleep", "propose").stdout == "seren: changed sleep_mode.\n"
+    assert cluster("set", "seren", "--sleep", "sometimes").exit_code == 2
+    assert Cluster.objects.get().sleep_mode == "propose"
+
+
 def test_change_without_options_is_wrong_usage(cluster):
     assert cluster("set", "seren").exit_code == 2
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from jobs.core.lifecycle import NodeState, State
+from jobs.core.lifecycle import NodeFlag, NodeState, State
 from scheduling.backends.base import (
     AccountingUnavailable,
     BackendError,
@@ -175,6 +175,18 @@ class FakeCluster:
     def resume(self, node: str) -> None:
         self.before("resume")
         self.drained.pop(node, None)
+
+    def power_down(self, node: str) -> None:
+        self.before("power_down")
+        self.set_flags(node, NodeFlag.POWERED_DOWN)
+
+    def power_up(self, node: str) -> None:
+        self.before("power_up")
+        if self.machines[node].flags:
+            self.set_flags(node, NodeFlag.POWERING_UP)
+
+    def set_flags(self, node: str, *flags: str) -> None:
+        self.machines[node] = replace(self.machines[node], flags=frozenset(flags))
 
     def close(self) -> None:
         pass

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobs.core.lifecycle import NodeFlag, NodeState, node_state_for_usage, parse_node_condition
+from jobs.core.lifecycle import ASLEEP_NODE_FLAGS, NodeFlag, NodeState, node_state_for_usage, parse_node_condition
 
 LINE_WIDTH, LINE_HEIGHT = 100.0, 20.0
 # The states of the bar, with their tones, in the order of the legend
@@ -16,6 +16,7 @@ SPAN_TONES = {
     "allocated": "running",
     "mixed": "starting",
     "idle": "good",
+    "asleep": "waiting",
     "drained": "drain",
     "down": "bad",
     "unknown": "quiet",
@@ -102,6 +103,8 @@ class _NodeNow:
         usage = node_state_for_usage(self.gpus, self.held, self.jobs > 0)
         if usage == NodeState.IDLE and (self.is_drain_requested or NodeFlag.DRAIN in flags):
             return "drained"
+        if usage == NodeState.IDLE and not set(ASLEEP_NODE_FLAGS).isdisjoint(flags):
+            return "asleep"
         return str(usage).lower()
 
 

@@ -48,6 +48,7 @@ KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
     rank_launcher=RANK_LAUNCHER,
     writes_logs=False,
+    powers_nodes=False,
     state_in_log=state_in_log,
     connection_advice=connection_advice,
 )
@@ -158,6 +159,12 @@ class KubernetesBackend:
 
     def resume(self, node: str) -> None:
         self._driver.resume(node)
+
+    def power_down(self, node: str) -> None:
+        self._driver.power_down(node)
+
+    def power_up(self, node: str) -> None:
+        self._driver.power_up(node)
 
     def close(self) -> None:
         self._cluster.stop()

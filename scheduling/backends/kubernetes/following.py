@@ -127,7 +127,7 @@ class ClusterFollower:
 
     def lost_nodes(self) -> frozenset[str]:
         """Nodes of pods that do not respond or were deleted."""
-        usable = {report.name for report in self.nodes.cache.objects.values() if report.usable}
+        usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
         return frozenset({pod.node for pod in self.all_pods() if pod.node} - usable)
 
     def stop(self) -> None:

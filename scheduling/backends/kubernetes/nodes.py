@@ -5,6 +5,8 @@
 | Ready is True | IDLE, MIXED or ALLOCATED, by the GPUs that pods hold |
 | Ready is False | DOWN, with the kubelet's message |
 | Ready is Unknown, or missing | DOWN and NOT_RESPONDING: the kubelet is silent |
+| `acme/power` is down | POWERING_DOWN, then POWERED_DOWN once it is not Ready; the cordon is no drain |
+| `acme/power` is up | POWERING_UP, until it is Ready and opened (`driving.driver`) |
 | cordoned | DRAIN, with the reason that Acme gave, if it was Acme |
 | another condition is True | FAIL, with the condition's message: pressure, or a finding of node-problem-detector |
 | a taint that evicts pods and explains nothing of the above | DRAIN, with the taint's key |
@@ -31,6 +33,7 @@ MAX_GPU_MODEL_LENGTH = 40  # characters, as in the database column
 MAX_REASON_LENGTH = 1000
 READY = "Ready"
 DRAIN_ANNOTATION = "acme/drain-reason"
+POWER_ANNOTATION = "acme/power"  # "down" or "up": Acme lets the node sleep, or wakes it up
 HEALTHY_WHEN_TRUE = frozenset({READY, "EtcdIsVoter"})  # the latter is K3s'
 OWN_TAINTS = "node.kubernetes.io/"  # set by Kubernetes for conditions and cordons, which are read themselves
 PRODUCT_LABELS = (
@@ -68,7 +71,9 @@ class NodeReport:
     """What a node's object says. The state of a usable node depends on the pods too."""
 
     name: str
-    usable: bool
+    usable: bool  # it runs pods, or sleeps
+    is_ready: bool
+    power: str  # `POWER_ANNOTATION`
     flags: frozenset[str]
     reason: str
     cpus: int
@@ -84,10 +89,13 @@ def read_node(item: Mapping[str, Any]) -> NodeReport:
     if len(name) > MAX_NODE_NAME_LENGTH:
         raise MalformedObject(f"metadata.name has more than {MAX_NODE_NAME_LENGTH} characters")
     labels, resources = texts_at(item, "metadata", "labels"), mapping_at(item, "status", "allocatable")
-    flags, reasons = _flags_and_reasons(item)
+    is_ready, power = _ready_condition(item).get("status") == "True", _power(item)
+    flags, reasons = _flags_and_reasons(item, power)
     return NodeReport(
         name=name,
-        usable=_ready_condition(item).get("status") == "True",
+        usable=is_ready or bool(power),
+        is_ready=is_ready,
+        power=power,
         flags=frozenset(flags),
         reason="; ".join([*reasons, *_broken_gpus(item)])[:MAX_REASON_LENGTH],
         cpus=cpu_count(resources.get("cpu")),
@@ -124,11 +132,20 @@ def _ready_condition(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition.get("type") == READY), {})
 
 
-def _flags_and_reasons(item: Mapping[str, Any]) -> tuple[set[str], list[str]]:
+def _power(item: Mapping[str, Any]) -> str:
+    power = text_at(item, "metadata", "annotations", POWER_ANNOTATION)
+    return power if power in ("down", "up") else ""
+
+
+def _flags_and_reasons(item: Mapping[str, Any], power: str) -> tuple[set[str], list[str]]:
     flags: set[str] = set()
     reasons: list[str] = []
     ready = _ready_condition(item)
-    if ready.get("status") != "True":
+    is_ready = ready.get("status") == "True"
+    if power:
+        asleep = NodeFlag.POWERING_DOWN if is_ready else NodeFlag.POWERED_DOWN
+        flags.add(NodeFlag.POWERING_UP if power == "up" else asleep)
+    elif not is_ready:
         reasons.append(_condition_text(ready) or "the node has no condition Ready")
         if ready.get("status") != "False":
             flags.add(NodeFlag.NOT_RESPONDING)
@@ -136,7 +153,7 @@ def _flags_and_reasons(item: Mapping[str, Any]) -> tuple[set[str], list[str]]:
         if condition.get("status") == "True" and condition.get("type") not in HEALTHY_WHEN_TRUE:
             flags.add(NodeFlag.FAIL)
             reasons.append(_condition_text(condition))
-    if closing := [*_cordon(item), *_evicting_taints(item)]:
+    if closing := [*_cordon(item, power), *_evicting_taints(item)]:
         flags.add(NodeFlag.DRAIN)
         reasons += closing
     return flags, reasons
@@ -148,10 +165,11 @@ def _condition_text(condition: Mapping[str, Any]) -> str:
     return ": ".join(text for text in texts if text)
 
 
-def _cordon(item: Mapping[str, Any]) -> list[str]:
-    if mapping_at(item, "spec").get("unschedulable") is not True:
+def _cordon(item: Mapping[str, Any], power: str) -> list[str]:
+    reason = text_at(item, "metadata", "annotations", DRAIN_ANNOTATION)
+    if mapping_at(item, "spec").get("unschedulable") is not True or (power and not reason):
         return []
-    return [text_at(item, "metadata", "annotations", DRAIN_ANNOTATION) or "cordoned"]
+    return [reason or "cordoned"]
 
 
 def cordon_patch(reason: str) -> dict[str, Any]:
@@ -160,7 +178,22 @@ def cordon_patch(reason: str) -> dict[str, Any]:
 
 
 def uncordon_patch() -> dict[str, Any]:
-    return {"metadata": {"annotations": {DRAIN_ANNOTATION: None}}, "spec": {"unschedulable": None}}
+    """Open the node, also one that did not wake up."""
+    return {
+        "metadata": {"annotations": {DRAIN_ANNOTATION: None, POWER_ANNOTATION: None}},
+        "spec": {"unschedulable": None},
+    }
+
+
+def power_patch(power: str) -> dict[str, Any]:
+    """Mark the node as asleep ("down") or waking ("up"). It stays cordoned until it is awake."""
+    return {"metadata": {"annotations": {POWER_ANNOTATION: power}}, "spec": {"unschedulable": True}}
+
+
+def awake_patch(*, drained: bool) -> dict[str, Any]:
+    """End the sleep of a node; it accepts pods, unless it is drained."""
+    opened: dict[str, Any] = {} if drained else {"spec": {"unschedulable": None}}
+    return {"metadata": {"annotations": {POWER_ANNOTATION: None}}, **opened}
 
 
 def _evicting_taints(item: Mapping[str, Any]) -> Iterable[str]:

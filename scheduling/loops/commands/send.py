@@ -2,7 +2,8 @@
 
 Eligible rows     Open commands that are due, the oldest first. A claim moves the due time ahead, so no other worker
                   claims them.
-What a turn does  Submits jobs (many at once), then signals, requests stacks, cancels, drains, resumes and tests. A job
+What a turn does  Submits jobs (many at once), then signals, requests stacks, cancels, drains, resumes, tests and powers
+                  nodes down and up. Jobs wait for nodes that wake up, where the cluster does not do that itself. A job
                   that has saved its requested checkpoint is cancelled without waiting for the end of its grace time.
                   An attempt whose job runs again elsewhere is evicted; while the cluster refuses that, it is asked
                   again every 30 s.
@@ -26,7 +27,7 @@ from jobs.actions import stop
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.nodes import NodeTestResult
 from jobs.actions.one_row import skip_row_on_error
-from jobs.core.lifecycle import State
+from jobs.core.lifecycle import NodeFlag, State
 from jobs.core.preemption_contract import CHECKPOINT_ANSWER_TIME
 from jobs.core.slurm_notation import parse_signal
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
@@ -38,6 +39,8 @@ from scheduling.loops.commands.submit import submit_attempts
 MAX_CLAIMS_PER_TURN = 8  # leaves time for the other steps of the turn
 NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
 CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
+WAKE_RETRY_INTERVAL = timedelta(seconds=2)
+MAX_WAKE_DELAY = timedelta(minutes=10)
 ENDS_JOB = (State.CANCELLED, State.TIMEOUT, State.DEADLINE)  # stops after which the job does not run again
 MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
 
@@ -96,6 +99,10 @@ def _deliver(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
             backend.drain(command.node.name, command.reason)
         case ClusterCommandKind.RESUME:
             backend.resume(command.node.name)
+        case ClusterCommandKind.SLEEP:
+            backend.power_down(command.node.name)
+        case ClusterCommandKind.WAKE:
+            return _wake(command, backend, now)
     return settle_command(command, now, "done")
 
 
@@ -122,6 +129,16 @@ def _stop(attempt: Attempt, backend: Backend) -> str:
     except EvictionRefused as refusal:
         return f"not evicted: {refusal}"
     return "signalled"
+
+
+def _wake(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
+    """Wake the node up. While it falls asleep, wait: some clusters drop the request then."""
+    falls_asleep = {NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN}.intersection(command.node.flags)
+    if falls_asleep and now - command.created_at < MAX_WAKE_DELAY:
+        postpone_command(command, now, "the node is still falling asleep", WAKE_RETRY_INTERVAL, sent_nothing=True)
+        return False
+    backend.power_up(command.node.name)
+    return settle_command(command, now, "done")
 
 
 def _signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:

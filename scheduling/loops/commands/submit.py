@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from jobs.actions import jobs as job_actions
 from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.gpu_shares import shards_of_milli
+from jobs.core.lifecycle import ASLEEP_NODE_FLAGS, NodeFlag
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.models import Allocation, Attempt, ClusterCommand, Installation, Job
 from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
@@ -42,8 +44,12 @@ from scheduling.loops.commands.claims import (
     settle_command,
     settle_commands,
 )
+from scheduling.models import NodeSleep
 
 LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the lookup is repeated; a finished lookup makes the command due earlier
+WAKE_CHECK_INTERVAL = timedelta(seconds=2)
+ASLEEP = [flag.value for flag in ASLEEP_NODE_FLAGS]
+FALLS_ASLEEP = [NodeFlag.POWER_DOWN.value, NodeFlag.POWERING_DOWN.value]
 FALLBACK_WORKDIR = "/tmp"  # Slurm requires a directory; this one exists on every node  # noqa: S108
 
 
@@ -56,6 +62,7 @@ def submit_attempts(
     """
     settled, accepted, to_send = 0, {}, []
     known, hidden = _find_submitted(commands, backend, now, looked_at)
+    unready = _attempts_on_unready_nodes(commands, backend) if commands else set()
     for command in commands:
         attempt = command.attempt
         if attempt.ended_at:
@@ -70,6 +77,8 @@ def submit_attempts(
         elif may_have_been_sent(command):
             with skip_row_on_error(command):
                 _postpone_for_lookup(command, now)
+        elif command.attempt_id in unready:
+            postpone_command(command, now, "its nodes wake up", WAKE_CHECK_INTERVAL, sent_nothing=True)
         else:
             to_send.append(command)
     answers = backend.submit_all(_submissions([command.attempt for command in to_send]))
@@ -92,6 +101,17 @@ def _raise_if_unreachable(errors: Sequence[BackendError]) -> None:
     for error in errors:
         if not isinstance(error, OutcomeUnknown | RequestRejected):
             raise error
+
+
+def _attempts_on_unready_nodes(commands: Sequence[ClusterCommand], backend: Backend) -> set[int]:
+    """Return the attempts that the cluster could not start yet, because their nodes sleep or fall asleep. A cluster
+    that powers its nodes itself starts a job when the nodes have booted."""
+    if backend.traits.powers_nodes:
+        unready = Q(node__flags__overlap=FALLS_ASLEEP)
+    else:
+        unready = Q(node__flags__overlap=ASLEEP) | Q(node__in=NodeSleep.objects.active().values("node"))
+    held = Allocation.objects.live().filter(unready, attempt__in=[command.attempt_id for command in commands])
+    return set(held.values_list("attempt_id", flat=True))
 
 
 def _postpone_for_lookup(command: ClusterCommand, now: datetime) -> None:

@@ -127,3 +127,32 @@ def test_malformed_parts_of_a_node_are_ignored(junk):
     item = {"metadata": {"name": "n1", "labels": junk}, "spec": junk, "status": junk}
 
     assert reported(item).state == NodeState.DOWN
+
+
+def powered(item, power, **annotations):
+    item["metadata"]["annotations"] = {"acme/power": power, **annotations}
+    item["spec"]["unschedulable"] = True
+    return item
+
+
+@pytest.mark.parametrize(
+    ("item", "flags"),
+    [
+        (powered(node(), "down"), {NodeFlag.POWERING_DOWN}),
+        (powered(node(conditions=[SILENT]), "down"), {NodeFlag.POWERED_DOWN}),
+        (powered(node(conditions=[SILENT]), "up"), {NodeFlag.POWERING_UP}),
+        (
+            powered(node(conditions=[SILENT]), "down", **{"acme/drain-reason": "fan"}),
+            {NodeFlag.POWERED_DOWN, NodeFlag.DRAIN},
+        ),
+    ],
+    ids=("falls-asleep", "asleep", "boots", "drained"),
+)
+def test_node_that_sleeps_is_neither_down_nor_drained(item, flags):
+    seen = reported(item)
+
+    assert (seen.state, set(seen.flags)) == (NodeState.IDLE, flags)
+
+
+def test_annotation_with_another_value_means_nothing():
+    assert reported(powered(node(), "sideways")).flags == {NodeFlag.DRAIN}

@@ -320,6 +320,24 @@ def test_missing_telemetry_is_a_warning_without_a_decision(tmp_path):
     assert anomaly.why.startswith("No telemetry for ")
 
 
+@pytest.mark.parametrize("case", ["asleep", "just woken up"])
+def test_node_that_sleeps_is_not_missed(tmp_path, case):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now - 5 * MINUTE)
+    samples("seren-002", now)
+    node = Node.objects.get(name="seren-001")
+    if case == "asleep":
+        Node.objects.filter(pk=node.pk).update(flags=["POWERED_DOWN"])
+    else:
+        moved = {"type": "node.state_changed", "from_state": "UP+POWERING_UP", "to_state": "UP"}
+        Event.objects.create(node=node, cluster=node.cluster, by="sync", **moved)
+
+    node_health_once(now)
+
+    assert not Anomaly.objects.exists()
+
+
 def test_proposal_expires_when_the_node_is_healthy_again(tmp_path):
     now = clock.now()
     watched(tmp_path)

@@ -18,7 +18,7 @@ from jobs.core.lifecycle import State
 from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.models import Campaign, EvaluationRule, Simulation, Suite, UploadedTrace
+from scheduling.models import Campaign, EvaluationRule, NodeSleep, Simulation, Suite, UploadedTrace
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns import campaign_make as campaigns
@@ -75,6 +75,9 @@ BODIES = {
     "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
+    "clusters/<slug:name>/sleeps/<int:number>/approve/": {},
+    "clusters/<slug:name>/sleeps/<int:number>/decline/": {},
+    "clusters/<slug:name>/sleeps/<int:number>/wake/": {},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},
@@ -127,6 +130,8 @@ PARTS = {
     "<public_id:id>": str,
     "<node_name:cluster>": lambda job: "seren",
     "<node_name:name>": lambda job: "gpu001",
+    "sleeps/<int:number>/wake": lambda job: f"sleeps/{sleep_of(job, 'requested').pk}/wake",
+    "sleeps/<int:number>": lambda job: f"sleeps/{sleep_of(job, 'proposed').pk}",
     "<int:number>": lambda job: maintenance_of(job).pk,
     "teams/<slug:name>": lambda job: f"teams/{job.team.name}",
     "clusters/<slug:name>": lambda job: "clusters/seren",
@@ -152,6 +157,13 @@ def simulation_of(job):
 def campaign_of(job):
     known = Campaign.objects.filter(team=job.team).first()
     return (known or campaigns.campaign(job.cluster, of=campaigns.suite(team=job.team))).public_id
+
+
+def sleep_of(job, state):
+    Cluster.objects.filter(pk=job.cluster_id).update(sleep_mode="propose")
+    node = Node.objects.get(cluster=job.cluster, name="gpu004")
+    known = NodeSleep.objects.filter(node=node).first()
+    return known or NodeSleep.objects.create(cluster=job.cluster, node=node, state=state)
 
 
 def rule_of(job):

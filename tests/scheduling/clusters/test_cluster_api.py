@@ -80,6 +80,11 @@ def test_existing_cluster_name_is_a_conflict(rita):
         ({"checkpoint_signal": "NOPE"}, "checkpoint_signal", "NOPE"),
         ({"burn_in_minutes": -1}, "burn_in_minutes", "not between"),
         ({"gpu_hour_price": "2"}, "gpu_hour_price", "not a number"),
+        ({"sleep_mode": "sometimes"}, "sleep_mode", "not one of off, observe, propose, act"),
+        ({"max_wakes_per_day": 0}, "max_wakes_per_day", "not between"),
+        ({"boot_minutes": 0}, "boot_minutes", "not between"),
+        ({"sleep_webhook": "http://127.0.0.1/x"}, "sleep_webhook", "not a public address"),
+        ({"sleep_webhook": "file:///etc"}, "sleep_webhook", "must begin with https"),
         ({"gpu_hour_price": 10**9}, "gpu_hour_price", "not between"),
         ({"is_bundled": True}, "is_bundled", "is not a field"),
     ],
@@ -102,6 +107,15 @@ def test_a_change_needs_the_version_that_was_read(rita):
     assert changed.headers["ETag"] == rita.get("clusters/seren/").headers["ETag"]
     event = Event.objects.get(type="cluster.changed")
     assert (event.detail["changes"], event.why) == ([["mode", "observe", "drive"]], "go")
+
+
+def test_settings_of_sleeping_nodes_are_changed_and_recorded(rita):
+    asked = {"sleep_mode": "propose", "sleep_reserve_nodes": 3, "min_awake_minutes": 90, "boot_minutes": 12}
+
+    answer = rita.patch("clusters/seren/", asked).json()
+
+    assert {name: answer[name] for name in asked} == asked
+    assert ["sleep_mode", "off", "propose"] in Event.objects.get(type="cluster.changed").detail["changes"]
 
 
 def test_null_removes_the_price(rita):

@@ -129,6 +129,7 @@ class RandomHistory:
                     ("node.drained", ""),
                     ("node.resumed", ""),
                     ("node.state_changed", "DOWN"),
+                    ("node.state_changed", "UP+POWERED_DOWN"),
                     ("node.state_changed", "IDLE"),
                 ]
             )

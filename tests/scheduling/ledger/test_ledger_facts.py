@@ -157,6 +157,30 @@ def test_down_node_counts_as_down_regardless_of_its_holder(now):
     assert hours(now)["seren"] == {"productive": 24, "down": 8, "free": 288}
 
 
+def test_node_that_sleeps_is_asleep_until_it_has_booted(now):
+    place = Node.objects.get(name="seren-001")
+    changes = ((8, "UP+POWERING_DOWN"), (7, "UP+POWERED_DOWN"), (2, "UP+POWERING_UP"), (1, "UP"))
+    for ago, state in changes:
+        Event.objects.create(
+            type="node.state_changed", node=place, cluster=place.cluster, by="sync", to_state=state, at=now - ago * HOUR
+        )
+    one = ran(now, 2, on=["seren-001"])
+    Progress.objects.create(attempt=one, at=now - 1 * HOUR, step=1)
+
+    assert hours(now)["seren"] == {"asleep": 48, "start_up": 8, "productive": 8, "free": 256}
+
+
+def test_sleeping_node_that_is_drained_counts_as_drained(now):
+    place = Node.objects.get(name="seren-001")
+    Event.objects.create(
+        type="node.state_changed", node=place, cluster=place.cluster, by="sync", to_state="UP+POWERED_DOWN",
+        at=now - 8 * HOUR,
+    )  # fmt: skip
+    Event.objects.create(type="node.drained", node=place, cluster=place.cluster, by="ada", why="fan", at=now - 4 * HOUR)
+
+    assert hours(now)["seren"] == {"asleep": 32, "drained": 32, "free": 256}
+
+
 def test_drain_from_before_the_window_counts(now):
     for what, ago in (("node.drained", 30), ("node.resumed", 4)):
         node = make.node("seren-004")

@@ -120,7 +120,8 @@ def test_unnamed_row_is_split_by_whether_a_job_held_the_gpus():
 
     held_sizes, unheld = report_rows.split_held_sizes(sizes)
 
-    assert set(unheld) == {Bucket.RESERVED_IDLE, Bucket.FRAGMENTED, Bucket.FREE, Bucket.DRAINED, Bucket.DOWN}
+    closed = {Bucket.ASLEEP, Bucket.DRAINED, Bucket.DOWN}
+    assert set(unheld) == {Bucket.RESERVED_IDLE, Bucket.FRAGMENTED, Bucket.FREE, *closed}
     assert held_sizes | unheld == sizes and not held_sizes.keys() & unheld.keys()
 
 

@@ -103,6 +103,8 @@ class FreeCapacity:
         report = self._nodes.get(node)
         if report is None:
             return f"node {node} does not exist"
+        if report.power:
+            return f"node {node} sleeps or wakes up"
         if not report.usable or NodeFlag.DRAIN in report.flags:
             return f"node {node} is not available: {report.reason}"
         for name, free, wanted in (

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from urllib.parse import quote
 
-from jobs.core.lifecycle import State
+from jobs.core.lifecycle import NodeFlag, State
 
 from ...base import BackendError, RequestRejected, SubmitRequest
 from ...http_client import RequestDeadline
@@ -23,7 +23,7 @@ from ..ends import PodEnd
 from ..fields import mappings_at, text_at
 from ..following import DISCOVER_EVERY_S, NODES, ClusterFollower
 from ..jobs import workload_groups
-from ..nodes import cordon_patch, uncordon_patch
+from ..nodes import awake_patch, cordon_patch, power_patch, uncordon_patch
 from ..ownership import KEY_LABEL
 from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
@@ -81,8 +81,9 @@ class AttemptDriver:
         return [owner.uid if isinstance(owner, CreatedOwner) else owner for owner in created]
 
     def advance(self, deadline: RequestDeadline | None = None) -> None:
-        """Make the next steps of all attempts until nothing is left to do now."""
+        """Make the next steps of all attempts until nothing is left to do now. Nodes that woke up are opened before."""
         deadline = deadline or self._api.new_deadline()
+        self._open_awake_nodes(deadline)
         for _ in range(MAX_PASSES):
             with self._lock:
                 steps = self._next_steps(deadline)
@@ -112,6 +113,26 @@ class AttemptDriver:
 
     def resume(self, node: str) -> None:
         self._patch_node(node, uncordon_patch())
+
+    def power_down(self, node: str) -> None:
+        self._patch_node(node, power_patch("down"))
+
+    def power_up(self, node: str) -> None:
+        """Has no effect on a node that does not sleep."""
+        deadline = self._api.new_deadline()
+        with self._lock:
+            self._cluster.follow_nodes_and_pods(deadline)
+            sleeps = any(one.name == node and one.power for one in self._cluster.nodes.cache.objects.values())
+        if sleeps:
+            self._patch_node(node, power_patch("up"))
+
+    def _open_awake_nodes(self, deadline: RequestDeadline) -> None:
+        with self._lock:
+            self._cluster.follow_nodes_and_pods(deadline)
+            nodes = self._cluster.nodes.cache.objects.values()
+            awake = [node for node in nodes if node.power == "up" and node.is_ready]
+        for node in awake:
+            self._patch_node(node.name, awake_patch(drained=NodeFlag.DRAIN in node.flags))
 
     def close(self) -> None:
         self._commands.close()
