@@ -135,7 +135,8 @@ class DeadlineModel:
         self, run: Distribution, deadline: datetime, *, now: datetime, p50: datetime, p90: datetime, gpus: int
     ) -> EndPrediction:
         """The forecast of a waiting job with these start estimates."""
-        wait = self.wait(*(max(0.0, (at - now).total_seconds()) for at in (p50, p90)), gpus)
+        likely_s, late_s = (max(0.0, (at - now).total_seconds()) for at in (p50, p90))
+        wait = self.wait(likely_s, late_s, gpus)
         return EndPrediction(
             deadline=deadline,
             probability=chance_of_sum(wait, run, (deadline - now).total_seconds()),
