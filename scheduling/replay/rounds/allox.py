@@ -2,10 +2,13 @@
 
 Whenever it is asked, it plans the waiting jobs on the free GPUs: a job that is k-th from the end on its GPU adds k
 times its run time there to the sum of completion times, so the cheapest assignment of jobs to (GPU, k) is the best
-plan. The first job of each GPU gets it until its end. The others are planned again next time.
+plan. The first job of each GPU gets it until its end. The others are planned again next time. If the assignment would
+be too large, only the oldest jobs are planned.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from jobs.traces.trace import Floats
 from scheduling.replay.rounds.programs import check_scipy
 from scheduling.replay.rounds.values import Indices, RoundPolicy, RoundView, TimeShares
 
+MAX_COSTS = 4_000_000  # numbers in an assignment: 32 MB, at most a second or two
 NEVER_S = 1e12  # the run time on a type on which a job cannot run
 
 
@@ -51,9 +55,10 @@ def first_jobs(run_time: Floats, gpus: Indices) -> list[tuple[int, int]]:
     check_scipy()
     from scipy.optimize import linear_sum_assignment
 
-    count = len(run_time)
-    if not count or not len(gpus):
+    if not len(run_time) or not len(gpus):
         return []
+    run_time = run_time[: max(1, math.isqrt(MAX_COSTS // len(gpus)))]
+    count = len(run_time)
     from_end = np.arange(1, count + 1)
     cost = (from_end[None, :, None] * run_time[:, gpus][:, None, :]).reshape(count, -1)
     first: dict[int, tuple[int, int]] = {}  # GPU -> (place from the end, job)

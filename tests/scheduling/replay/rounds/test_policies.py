@@ -141,6 +141,15 @@ def test_allox_takes_a_slow_gpu_rather_than_wait():
     assert sorted(first_jobs(np.array([[4.0, 5.0], [4.0, 9.0]]), np.array([0, 1]))) == [(0, 1), (1, 0)]
 
 
+def test_allox_plans_only_the_oldest_jobs_if_there_are_too_many():
+    run_time = np.full((3000, 1), 10.0)
+    run_time[-1] = 1.0
+
+    ((job, _),) = first_jobs(run_time, np.array([0]))
+
+    assert job < 2000
+
+
 def test_allox_leaves_a_job_on_its_gpu_until_its_end():
     policy = AlloX()
     policy.shares(view(TABLE, (0, 4000, 0, 1), gpus=types(1, 0)))
