@@ -199,8 +199,13 @@ def _allocation_event(attempt: Attempt, placement: JobPlacement, author: Author)
         why=placement.why,
         from_state=State.PENDING,
         to_state=State.RUNNING,
-        detail={"gpus": {place.name: list(place.gpus) for place in placement.places}},
+        detail={"gpus": {place.name: list(place.gpus) for place in placement.places}} | _share_detail(placement),
     )
+
+
+def _share_detail(placement: JobPlacement) -> dict[str, int]:
+    milli = max((place.gpu_milli for place in placement.places), default=0)
+    return {"gpu_milli": milli} if milli else {}
 
 
 # --- shares of GPUs

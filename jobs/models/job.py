@@ -637,9 +637,10 @@ class Allocation(models.Model):
     """One GPU, or a share of one, held by an attempt. On a node where an attempt holds only CPUs and memory, one row
     with `gpu` null.
 
-    A share is a range of the thousandths of its GPU. The database rejects two live holders of the same thousandth with
-    the exclusion constraint `gpu_not_over_allocated`, which is written in SQL in a migration because Django cannot
-    express it. The constraint is checked at the end of each statement, so one UPDATE may swap GPUs between attempts if
+    A share is a range of the thousandths of its GPU. The database rejects a second live holder of a GPU or of a
+    thousandth with the exclusion constraints `one_live_holder_per_gpu`, in which the share with the first thousandth
+    stands for its GPU, and `one_live_holder_per_thousandth`. They are written in SQL in a migration because Django
+    cannot express them. They are checked at the end of each statement, so one UPDATE may swap GPUs between attempts if
     a cluster chose other indices than Acme.
     """
 

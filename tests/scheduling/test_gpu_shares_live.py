@@ -83,7 +83,7 @@ def test_next_share_gets_what_an_ended_one_has_released(seren, slurm):
 
     turn(seren, slurm)
 
-    assert (held(two), held(three)) == ([(0, 500, 500)], [(0, 0, 500)])
+    assert (held(two), held(three)) == ([(0, 0, 500)], [(0, 500, 500)])
 
 
 def test_waiting_share_says_what_it_lacks(seren, slurm):

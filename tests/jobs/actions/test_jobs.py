@@ -117,7 +117,7 @@ def test_gpu_has_at_most_one_live_holder():
     make.attempt(make.job(gpus_per_node=2), gpus=(0, 1))
     late = make.job(gpus_per_node=2)
 
-    with pytest.raises(IntegrityError, match="gpu_not_over_allocated"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="one_live_holder_per_gpu"), transaction.atomic():
         make.attempt(late, gpus=(1, 2))
 
     late.refresh_from_db()

@@ -47,17 +47,17 @@ def test_shares_of_one_gpu_get_different_thousandths(seren):
 def test_share_that_does_not_fit_is_refused(seren):
     share(seren, 0.7)
 
-    with pytest.raises(IntegrityError, match="gpu_not_over_allocated"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="one_live_holder"), transaction.atomic():
         share(seren, 0.4)
 
 
 def test_gpu_with_a_share_is_not_allocated_as_a_whole_and_the_other_way_round(seren):
     share(seren, 0.1)
-    with pytest.raises(IntegrityError, match="gpu_not_over_allocated"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="one_live_holder"), transaction.atomic():
         make.attempt(make.job(cluster=seren, gpus_per_node=1), gpus=(0,))
 
     make.attempt(make.job(cluster=seren, gpus_per_node=1), gpus=(1,))
-    with pytest.raises(IntegrityError, match="gpu_not_over_allocated"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="one_live_holder"), transaction.atomic():
         share(seren, 0.1, gpu=1)
 
 
@@ -81,7 +81,6 @@ def test_scattered_thousandths_are_moved_together_for_a_share_that_needs_them(se
 
 def test_lowest_gap_that_is_large_enough_is_used(seren):
     attempts = [share(seren, gpus) for gpus in (0.1, 0.2, 0.3, 0.2)]
-    end(attempts[0])
     end(attempts[2])
 
     assert ranges(share(seren, 0.2)) == [(0, 300, 200)]
@@ -128,6 +127,29 @@ def test_attempt_restored_from_its_cluster_gets_its_share_beside_others(seren):
     job_actions.record_adopted_gpus(lost.pk, seren, {"seren-001": [0]})
 
     assert ranges(other, lost) == [(0, 0, 500), (0, 500, 300)]
+
+
+def test_share_whose_gpu_has_lost_its_first_share_stands_for_the_gpu(seren):
+    first, second, third = [share(seren, gpus) for gpus in (0.3, 0.2, 0.3)]
+
+    end(first)
+    assert ranges(second, third) == [(0, 0, 200), (0, 500, 300)]
+    with pytest.raises(IntegrityError, match="one_live_holder_per_gpu"), transaction.atomic():
+        make.attempt(make.job(cluster=seren, gpus_per_node=1), gpus=(0,))
+
+    Allocation.objects.filter(attempt=second).delete()
+    assert ranges(third) == [(0, 0, 300)]
+    end(third)
+    make.attempt(make.job(cluster=seren, gpus_per_node=1), gpus=(0,))
+
+
+def test_share_behind_nothing_is_refused(seren):
+    row = Allocation.objects.get(attempt=share(seren, 0.3))
+    Allocation.objects.filter(pk=row.pk).update(share_begin=500)  # moved back to the first place
+
+    assert ranges(row.attempt) == [(0, 0, 300)]
+    with pytest.raises(IntegrityError, match="one_live_holder_per_gpu"), transaction.atomic():
+        Allocation.objects.create(attempt=row.attempt, node=row.node, gpu=1, share=300, share_begin=500)
 
 
 # --- what users see
