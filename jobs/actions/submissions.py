@@ -28,6 +28,9 @@ from jobs.models.permissions import Caller
 
 MAX_JOBS_PER_REQUEST = 5000
 MAX_FORECASTS_PER_REQUEST = 20  # each asks the scheduling engine
+TOO_MANY_FORECASTS = (
+    f"At most {MAX_FORECASTS_PER_REQUEST} jobs of a request and 60 jobs per minute are answered with one"
+)
 TARGET_FIELDS = ("team", "cluster")
 
 
@@ -110,12 +113,12 @@ def answer_deadline(
     deadlines.refuse_impossible(spec.deadline_at, spec.deadline_action, spec.time_limit, clock.now())
     cluster = Cluster.objects.get(pk=cluster.pk)
     mode = UnlikelyDeadlines(cluster.unlikely_deadlines)
-    if not forecasts and mode == UnlikelyDeadlines.REFUSE:
-        why = f"{cluster} checks each deadline; at most {MAX_FORECASTS_PER_REQUEST} jobs of one request can have one"
-        raise InvalidField("deadline_at", why)
-    forecast = DeadlineForecast()
+    forecast = None
     if forecasts:
         forecast = import_string(settings.DEADLINE_FORECAST)(spec, team=team, cluster=cluster, user_id=user_id)
+    if forecast is None and mode == UnlikelyDeadlines.REFUSE:
+        raise InvalidField("deadline_at", f"cannot be checked: {cluster} checks each deadline. {TOO_MANY_FORECASTS}")
+    forecast = forecast or DeadlineForecast(why=f"Not forecast yet. {TOO_MANY_FORECASTS}")
     answer = deadlines.answer(forecast, mode, cluster.min_deadline_percent)
     return replace(spec, deadline_probability=forecast.probability, deadline_why=forecast.why), answer
 

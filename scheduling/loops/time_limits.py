@@ -23,7 +23,7 @@ from jobs.actions import stop
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.deadlines import DeadlineAction
-from jobs.core.lifecycle import LIVE_STATES, State
+from jobs.core.lifecycle import LIVE_STATES, Flag, State
 from jobs.core.slurm_notation import format_duration
 from jobs.models import Attempt, Cluster, ClusterMode, Job
 
@@ -60,7 +60,7 @@ def _enforce_deadlines(cluster: Cluster, now: datetime) -> int:
     """End the jobs that asked for it and miss their deadline. A job without a time limit may still meet it."""
     asked = Job.objects.filter(
         cluster=cluster, foreign_id="", deadline_at__isnull=False, deadline_action=DeadlineAction.CANCEL
-    )
+    ).exclude(flags__contains=[Flag.OUTCOME_UNKNOWN])  # it may have succeeded
     limit = Coalesce(F("time_limit"), Value(timedelta(0)), output_field=DurationField())
     late = asked.filter(state=State.PENDING).alias(start_by=ExpressionWrapper(F("deadline_at") - limit, TIME))
     stopping = Attempt.objects.filter(job=OuterRef("pk"), ended_at__isnull=True).exclude(stop_state="")

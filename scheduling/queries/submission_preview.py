@@ -21,7 +21,7 @@ from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.preemption_contract import contract_text
 from jobs.core.spec import InvalidField, JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
-from jobs.rest.throttle import PerUserThrottle
+from jobs.rest.throttle import WINDOW_S, PerUserThrottle, counter
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.quotas import QuotaAccount, accounts
@@ -152,8 +152,12 @@ def preview_submission(
     )
 
 
-def forecast_deadline(spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int) -> DeadlineForecast:
-    """Forecast whether a valid request meets its deadline, for the answer to its submission."""
+def forecast_deadline(spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int) -> DeadlineForecast | None:
+    """Forecast whether a valid request meets its deadline, for the answer to its submission. None if the user has asked
+    for too many within a minute, because each asks the scheduling engine.
+    """
+    if counter.count(f"deadline:{user_id}", WINDOW_S) > PREVIEWS_PER_MINUTE:
+        return None
     preview = preview_submission(spec, team=team, cluster=cluster, user_id=user_id, sees=())
     return preview.deadline.forecast if preview.deadline else DeadlineForecast()
 

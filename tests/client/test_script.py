@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from acme_client import script
+from acme_client.explanation import deadline_lines
 from acme_client.script import BadOption
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -164,3 +165,16 @@ def test_script_arguments_are_quoted_for_the_shell():
     assert script.insert_script_arguments("run", ["a"]) == "set -- a\nrun"
     with pytest.raises(BadOption, match="Only shell scripts"):
         script.insert_script_arguments("#!/usr/bin/env python3\n", ["a"])
+
+
+def test_answer_says_how_likely_a_deadline_is():
+    answer = {"deadline_at": "2026-01-01T06:00:00Z", "why": "predicted run 3 h ± 40 min.", "warning": "It is unlikely."}
+
+    known = list(deadline_lines(answer | {"probability": 0.42}, NOW))
+    unknown = list(deadline_lines(answer | {"probability": None, "warning": ""}, NOW))
+
+    assert known == [
+        "Deadline 2026-01-01 06:00:00 UTC (in 6 h 0 min): 42% likely, predicted run 3 h ± 40 min.",
+        "Warning: It is unlikely.",
+    ]
+    assert unknown == ["Deadline 2026-01-01 06:00:00 UTC (in 6 h 0 min): predicted run 3 h ± 40 min."]

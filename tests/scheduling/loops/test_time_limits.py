@@ -174,6 +174,13 @@ def test_waiting_job_ends_when_its_limit_no_longer_fits(cluster, asked, after, s
     assert (job.state, job.ended_at is not None) == (state, state == State.DEADLINE)
 
 
+def test_job_with_an_unknown_outcome_does_not_end_at_its_deadline(cluster):
+    job = make.job(gpus_per_node=1, **with_deadline(1))
+    Job.objects.filter(pk=job.pk).update(flags=["OUTCOME_UNKNOWN"])
+
+    assert enforce_time_limits_once(cluster, clock.now() + 2 * MINUTE) == 0
+
+
 def test_job_that_was_cancelled_meanwhile_does_not_keep_others_from_ending(cluster):
     first, second = (make.job(gpus_per_node=1, **with_deadline(1)) for _ in range(2))
 

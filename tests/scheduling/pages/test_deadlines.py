@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.models import Job, TeamRole, clock
+from jobs.rest.throttle import WINDOW_S, counter
 from scheduling.loops.start_estimates import estimate_starts_once
 from tests import make
 from tests.jobs.api import api_make
@@ -129,7 +130,18 @@ def test_cluster_that_refuses_checks_every_deadline_of_a_request(api, seren):
     results = api.post("jobs/bulk/", {"jobs": jobs, "mode": "each"}, Idempotency_Key="b").json()["results"]
 
     assert [result["status"] for result in results] == [201] * 20 + [400] * 2
-    assert "at most 20 jobs of one request" in results[-1]["errors"]["deadline_at"][0]
+    assert "At most 20 jobs of a request" in results[-1]["errors"]["deadline_at"][0]
+
+
+def test_user_who_asks_too_often_gets_no_forecast_and_no_refuge_from_a_check(api, history):
+    counter.increment_many({f"deadline:{make.user('ada').pk}": 60}, WINDOW_S)
+
+    answered = submit(api).json()["deadline"]
+    make.cluster(unlikely_deadlines="refuse")
+    refused = submit(api, "other")
+
+    assert answered["probability"] is None and "60 jobs per minute" in answered["why"]
+    assert refused.status_code == 400 and "cannot be checked" in refused.json()["deadline_at"][0]
 
 
 def posted(seren, **changes):
