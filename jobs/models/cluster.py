@@ -357,7 +357,7 @@ class Cluster(models.Model):
         max_length=8,
         choices=SleepMode,
         default=SleepMode.OFF,
-        db_default=SleepMode.OFF.value,
+        db_default="off",
         help_text="Whether nodes that are not needed sleep. They wake up before they are needed. Needs the mode drive.",
     )
     sleep_reserve_nodes = models.PositiveIntegerField(

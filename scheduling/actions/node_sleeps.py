@@ -30,7 +30,7 @@ class SleepError(Exception):
 
 
 @transaction.atomic
-def propose(nodes: Sequence[Node], state: NodeSleepState, why: str) -> int:
+def propose(nodes: Sequence[Node], state: str, why: str) -> int:
     """Record that these nodes would sleep, or should after an approval. Nodes with an open sleep are left out."""
     rows = [NodeSleep(cluster_id=node.cluster_id, node=node, state=state, why=why) for node in nodes]
     created = NodeSleep.objects.bulk_create(rows, ignore_conflicts=True)
@@ -186,14 +186,14 @@ def record_failed_wake(sleep: NodeSleep, why: str, now: datetime) -> bool:
     return True
 
 
-def _change(sleep: NodeSleep, states: Sequence[NodeSleepState], state: NodeSleepState, **columns: object) -> bool:
+def _change(sleep: NodeSleep, states: Sequence[str], state: str, **columns: object) -> bool:
     if not NodeSleep.objects.open().filter(pk=sleep.pk, state__in=states).update(state=state, **columns):
         return False
     sleep.refresh_from_db(fields=["state", *columns])
     return True
 
 
-def _queue_power_command(sleep: NodeSleep, kind: ClusterCommandKind, why: str) -> None:
+def _queue_power_command(sleep: NodeSleep, kind: str, why: str) -> None:
     """Queue the command in place of an open one of the other kind. With a webhook on Slurm, there is none."""
     node = Node.objects.select_related("cluster").get(pk=sleep.node_id)
     open_commands = ClusterCommand.objects.open().filter(node=node, kind__in=POWER_COMMANDS)

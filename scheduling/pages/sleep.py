@@ -55,7 +55,7 @@ def _figures(cluster: Cluster) -> dict[str, Any]:
     nodes = node_sleeps.sleep_candidates(cluster, now)
     mode = effective_mode(cluster, now)
     return {
-        "mode": SleepMode(mode).value if cluster.lets_nodes_sleep else SleepMode.OFF.value,
+        "mode": mode if cluster.lets_nodes_sleep else SleepMode.OFF,
         "is_lowered": mode != cluster.sleep_mode,
         "lacks_means": cluster.sleep_mode != SleepMode.OFF and not cluster.lets_nodes_sleep,
         "nodes": len(nodes),

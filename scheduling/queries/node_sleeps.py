@@ -193,10 +193,9 @@ def needed_now(cluster: Cluster, nodes: Sequence[SleepCandidate], now: datetime)
     )
 
 
-def effective_mode(cluster: Cluster, now: datetime) -> SleepMode:
+def effective_mode(cluster: Cluster, now: datetime) -> str:
     """The mode of the cluster, lowered while nodes fail to wake up."""
-    mode = SleepMode(cluster.sleep_mode)
-    failed = NodeSleep.objects.filter(
-        cluster=cluster, state=NodeSleepState.FAILED, closed_at__gt=now - timedelta(days=1)
-    )
-    return SleepMode.PROPOSE if mode == SleepMode.ACT and failed.count() >= MAX_FAILURES_PER_DAY else mode
+    failed = NodeSleep.objects.filter(cluster=cluster, state=NodeSleepState.FAILED)
+    recent = failed.filter(closed_at__gt=now - timedelta(days=1)).count()
+    is_lowered = cluster.sleep_mode == SleepMode.ACT and recent >= MAX_FAILURES_PER_DAY
+    return str(SleepMode.PROPOSE) if is_lowered else cluster.sleep_mode

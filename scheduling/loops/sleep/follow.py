@@ -61,7 +61,7 @@ def _refusal(sleep: NodeSleep) -> str:
     return last.outcome if last.outcome.startswith("refused") else ""
 
 
-def _newest_command(sleep: NodeSleep, kind: ClusterCommandKind) -> ClusterCommand | None:
+def _newest_command(sleep: NodeSleep, kind: str) -> ClusterCommand | None:
     return ClusterCommand.objects.filter(node=sleep.node_id, kind=kind).order_by("-pk").first()
 
 

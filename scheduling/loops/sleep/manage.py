@@ -89,7 +89,7 @@ def _let_sleep(node: Node, why: str, now: datetime) -> bool:
     return False
 
 
-def _undecided_state(mode: SleepMode) -> NodeSleepState:
+def _undecided_state(mode: str) -> str:
     return NodeSleepState.PROPOSED if mode == SleepMode.PROPOSE else NodeSleepState.OBSERVED
 
 
@@ -104,9 +104,7 @@ def _wake_one(sleep: NodeSleep, why: str, now: datetime) -> bool:
     return False
 
 
-def _withdraw_undecided(
-    cluster: Cluster, wanted: Sequence[int], now: datetime, keep: NodeSleepState | None = None
-) -> None:
+def _withdraw_undecided(cluster: Cluster, wanted: Sequence[int], now: datetime, keep: str | None = None) -> None:
     """End proposals of nodes that are needed now, and those of another mode."""
     undecided = NodeSleep.objects.open().filter(
         cluster=cluster, state__in=(NodeSleepState.OBSERVED, NodeSleepState.PROPOSED)
