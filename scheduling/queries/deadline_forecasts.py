@@ -65,10 +65,10 @@ def _open_forecast(
     if estimate is None:
         return DeadlineForecast(why=NO_ESTIMATE)
     times = {"p50": estimate.p50, "p90": estimate.p90}
-    return _forecast(model.before_start(run, job.deadline_at, now=now, gpus=whole_gpus(job), **times))
+    return _forecast(model.before_start(run, job.deadline_at, now=now, gpus=_whole_gpus(job), **times))
 
 
-def whole_gpus(job: Job) -> int:
+def _whole_gpus(job: Job) -> int:
     """The number by which run times are learned; 0 if the job has a part of a GPU."""
     return job.nodes * job.gpus_per_node
 
@@ -76,7 +76,7 @@ def whole_gpus(job: Job) -> int:
 def _remaining_run_time(model: DeadlineModel, job: Job, past: SchedulingHistory) -> Distribution:
     """The run time of the present or next attempt. A prediction is for all attempts together, the limit for each."""
     predicted_s = past.prediction_s(job.pk, trees=True)
-    run = model.run_time(JobScope(str(job.user_id), job.name, whole_gpus(job), job.kind), predicted_s)
+    run = model.run_time(JobScope(str(job.user_id), job.name, _whole_gpus(job), job.kind), predicted_s)
     earlier_s = past.attained.get(job.pk, 0.0) / (job.gpus or 1)
     left = run if not earlier_s else run.remaining_after(earlier_s) or run
     return left.bounded(job.time_limit.total_seconds()) if job.time_limit else left
