@@ -159,7 +159,7 @@ def test_table_goes_to_stdout_and_json_to_its_file(file, tmp_path):
 
 def test_bad_rows_and_excluded_jobs_are_reported(file):
     with open(file, "a") as out:
-        out.write("9,,,,0,soon,1,,,,,,,\n")
+        out.write("9,,,,0,soon,1,,,,,,,,\n")
 
     _, err = simulate(file, "--nodes", "1", "--gpus-per-node", "8", "--policy", "sjf")
 
