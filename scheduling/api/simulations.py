@@ -33,8 +33,13 @@ from scheduling.actions import simulations as simulation_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.models import Simulation, SimulationState
-from scheduling.queries import replay_settings
-from scheduling.queries.replays import read_trace_name, replay_params, visible_simulations, wake_simulation_worker
+from scheduling.queries.replays import settings as replay_settings
+from scheduling.queries.replays.simulations import (
+    read_trace_name,
+    replay_params,
+    visible_simulations,
+    wake_simulation_worker,
+)
 from scheduling.replay import requests
 from scheduling.replay.run import PREEMPTION_COSTS
 

@@ -36,7 +36,7 @@ from jobs.rest.shapes import (
 from scheduling.actions import traces as trace_actions
 from scheduling.actions.traces import ParsedTrace, TraceInUse
 from scheduling.models import UploadedTrace
-from scheduling.queries.replays import (
+from scheduling.queries.replays.simulations import (
     MAX_FILE_BYTES,
     TraceUploadThrottle,
     read_uploaded_trace,

@@ -29,8 +29,8 @@ from scheduling.actions import traces as trace_actions
 from scheduling.actions.simulations import SimulationStateConflict
 from scheduling.engine.settings import MissingLibrary
 from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, UploadedTrace
-from scheduling.queries.replay_settings import MAX_TRACE_JOBS, replay_setting
-from scheduling.queries.traces import history_trace, load_uploaded_trace, recorded_attempts
+from scheduling.queries.replays.settings import MAX_TRACE_JOBS, replay_setting
+from scheduling.queries.replays.traces import history_trace, load_uploaded_trace, recorded_attempts
 from scheduling.replay import acme_trace, requests
 from scheduling.replay.recorded import attempts_from_queue_times, recorded_run, recorded_summary
 from scheduling.replay.requests import InvalidReplaySetting

@@ -1,4 +1,4 @@
-"""The form of a replay. `scheduling.queries.replays` validates the values."""
+"""The form of a replay. `scheduling.queries.replays.simulations` validates the values."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import MAX_SETTING_S, AcmeSettings
 from scheduling.models import UploadedTrace
-from scheduling.queries.replay_settings import MAX_HISTORY_DAYS, MAX_TRACE_JOBS
-from scheduling.queries.replays import BUILT_IN_TRACES, FIELDS_BY_TRACE_KIND, MAX_FILE_BYTES, trace_kind
+from scheduling.queries.replays.settings import MAX_HISTORY_DAYS, MAX_TRACE_JOBS
+from scheduling.queries.replays.simulations import BUILT_IN_TRACES, FIELDS_BY_TRACE_KIND, MAX_FILE_BYTES, trace_kind
 from scheduling.replay import requests
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting

@@ -23,7 +23,7 @@ from scheduling.core.replay_verdict import limits, verdict
 from scheduling.models import Simulation, SimulationState
 from scheduling.pages.chart_files import chart_file
 from scheduling.pages.replays import PAGE_SIZE, request_caller
-from scheduling.queries.replays import visible_simulations
+from scheduling.queries.replays.simulations import visible_simulations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from scheduling.actions.simulations import SimulationStateConflict, TooManySimul
 from scheduling.actions.traces import ParsedTrace
 from scheduling.models import Simulation
 from scheduling.pages.replay_form import ReplayForm, linked_values
-from scheduling.queries.replays import (
+from scheduling.queries.replays.simulations import (
     TraceUploadThrottle,
     read_uploaded_trace,
     replay_params,

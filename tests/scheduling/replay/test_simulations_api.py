@@ -16,7 +16,7 @@ from scheduling.actions.simulations import (
 )
 from scheduling.loops.simulations import delete_old_simulations, has_free_simulation, run_simulation_once
 from scheduling.models import WORKER_SILENCE_LIMIT, Simulation, SimulationState
-from scheduling.queries.traces import history_trace
+from scheduling.queries.replays.traces import history_trace
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 

@@ -10,7 +10,7 @@ from jobs.core.parsing import InvalidField
 from jobs.models import TeamRole, TokenScope, clock
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import UploadedTrace
-from scheduling.queries import replays
+from scheduling.queries.replays import simulations as replays
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller, Form
 from tests.jobs.api.test_schema import conforms

@@ -25,7 +25,7 @@ from jobs.traces.files import TraceLimits, read_trace
 from jobs.traces.trace import BadTrace
 from scheduling.actions.traces import ParsedTrace, parse_upload
 from scheduling.models import UPLOAD_PREFIX, Simulation, UploadedTrace
-from scheduling.queries import replay_settings
+from scheduling.queries.replays import settings as replay_settings
 from scheduling.replay import acme_trace, requests
 from scheduling.replay.requests import InvalidReplaySetting
 
