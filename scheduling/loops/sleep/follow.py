@@ -80,19 +80,19 @@ def _follow_asleep(sleep: NodeSleep, now: datetime) -> bool:
 
 def _follow_waking(sleep: NodeSleep, patience: timedelta, now: datetime) -> bool:
     node, passed = sleep.node, now - (sleep.wake_requested_at or now)
-    told_at, seen_at = _told_at(sleep), node.cluster.last_contact_at
-    if told_at and seen_at and seen_at > told_at and node.state in USABLE_NODE_STATES and not node.is_asleep:
+    accepted_at, seen_at = _accepted_at(sleep), node.cluster.last_contact_at
+    if accepted_at and seen_at and seen_at > accepted_at and node.state in USABLE_NODE_STATES and not node.is_asleep:
         return sleep_actions.record_awake(sleep, now)
     if node.state == NodeState.DOWN or passed > patience:
         minutes = max(1, round(passed.total_seconds() / 60))
         reason = f" ({node.reason})" if node.state == NodeState.DOWN and node.reason else ""
         return sleep_actions.record_failed_wake(sleep, f"{node} did not wake up within {minutes} min{reason}.", now)
-    if NodeFlag.POWERED_DOWN in node.flags and told_at and now - told_at > REPEAT_AFTER:
+    if NodeFlag.POWERED_DOWN in node.flags and accepted_at and now - accepted_at > REPEAT_AFTER:
         sleep_actions.repeat_wake(sleep, now)
     return False
 
 
-def _told_at(sleep: NodeSleep) -> datetime | None:
+def _accepted_at(sleep: NodeSleep) -> datetime | None:
     """When the cluster and the webhook had accepted the wake-up; None before."""
     last = _newest_command(sleep, ClusterCommandKind.WAKE)
     if (last and last.done_at is None) or (sleep.node.cluster.sleep_webhook and sleep.called_at is None):

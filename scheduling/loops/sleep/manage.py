@@ -75,12 +75,12 @@ def _decide(cluster: Cluster, now: datetime) -> int:
     mode = effective_mode(cluster, now)
     if mode == SleepMode.ACT:
         _withdraw_undecided(cluster, plan.sleep, now)
-        tired = Node.objects.filter(pk__in=plan.sleep[:most]).select_related("cluster").order_by("pk")
-        return changed + sum(_let_sleep(node, why, now) for node in tired)
+        candidates = Node.objects.filter(pk__in=plan.sleep[:most]).select_related("cluster").order_by("pk")
+        return changed + sum(_let_sleep(node, why, now) for node in candidates)
     _withdraw_undecided(cluster, plan.sleep, now, keep=_undecided_state(mode))
     known = NodeSleep.objects.open().filter(cluster=cluster).values("node")
-    tired = Node.objects.filter(pk__in=plan.sleep).exclude(pk__in=known)
-    return changed + sleep_actions.propose(list(tired), _undecided_state(mode), why)
+    candidates = Node.objects.filter(pk__in=plan.sleep).exclude(pk__in=known)
+    return changed + sleep_actions.propose(list(candidates), _undecided_state(mode), why)
 
 
 def _let_sleep(node: Node, why: str, now: datetime) -> bool:
