@@ -8,11 +8,13 @@ All accounts (quotas, fair share, ledger, costs) count thousandths, and a whole 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from jobs.core.slurm_notation import format_count
 
 WHOLE_GPU: Final = 1000
+# Whole numbers stay integers, to be shown and sent like counts. Compiled code would convert them where it reads `float`
+GpuNumber: TypeAlias = int | float
 
 
 def charged_milli(gpus: int, gpu_milli: int) -> int:
@@ -20,7 +22,7 @@ def charged_milli(gpus: int, gpu_milli: int) -> int:
     return WHOLE_GPU * gpus + gpu_milli
 
 
-def gpu_number(milli: int) -> float:
+def gpu_number(milli: int) -> GpuNumber:
     """Thousandths as a number of GPUs; an integer if it is whole, so that it is shown and sent like a count."""
     whole, part = divmod(milli, WHOLE_GPU)
     return milli / WHOLE_GPU if part else whole

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from jobs.core.gpu_shares import GpuNumber
 from jobs.core.lifecycle import RECOVERING
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class BlockerKind(StrEnum):
 class Holder:
     """What holds the resources that this job lacks: one job, or all jobs of teams that the reader may not see."""
 
-    gpus: float
+    gpus: GpuNumber
     jobs: int = 1
     job: str = ""
     title: str = ""
@@ -55,7 +56,7 @@ class Blocker:
     kind: BlockerKind
     reason: str
     why: str
-    gpus: float = 0
+    gpus: GpuNumber = 0
     nodes: int = 0
     jobs: int = 0
     holders: tuple[Holder, ...] = ()

@@ -51,13 +51,12 @@ class WaitExplainer:
         for job in self._engine.started_jobs:
             request = self._jobs[job.number][1]
             need = request.need
-            number, word = (need.nodes, "node") if not need.charged_milli else (gpu_number(need.charged_milli), "GPU")
             behind = self.head and _queue_position(self.head) < _queue_position(job)
             note = f"; {self._head_label(job.group)} is ahead in the queue but does not fit." if behind else "."
             yield StartDecision(
                 job_id=request.id,
                 places=indices.take(job.places or (), need),
-                why=f"{format_count(number, word)} {_was_or_were(number)} free{note}",
+                why=f"{_found_text(need)} free{note}",
                 gpu_milli=need.gpu_milli,
             )
 
@@ -254,8 +253,11 @@ def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
     return f" with {' and '.join(amounts)}"
 
 
-def _was_or_were(number: float) -> str:
-    return "was" if number == 1 else "were"
+def _found_text(need: ResourceRequest) -> str:
+    """Like "1 node was" or "8 GPUs were"."""
+    if need.charged_milli:
+        return f"{format_gpus(need.charged_milli)} {'was' if need.charged_milli == WHOLE_GPU else 'were'}"
+    return f"{format_count(need.nodes, 'node')} {'was' if need.nodes == 1 else 'were'}"
 
 
 def _nodes_have_text(nodes: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from jobs.core.gpu_shares import WHOLE_GPU, gpu_number
+from jobs.core.gpu_shares import WHOLE_GPU, GpuNumber, gpu_number
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, CanSeeTeam, Holder, gate_blockers
 from scheduling.engine.changes import SuggestedChange, find_waiting_job
@@ -163,5 +163,5 @@ class _BlockerDetails:
         )
 
 
-def _sum_of_gpus(holders: Iterable[Holder]) -> float:
+def _sum_of_gpus(holders: Iterable[Holder]) -> GpuNumber:
     return gpu_number(sum(round(one.gpus * WHOLE_GPU) for one in holders))
