@@ -8,8 +8,6 @@ from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, IncidentScope, OpenIncident
 from failures.models import Diagnosis, Incident
 
-LONGEST_NEAR = max(grouping.JOIN_WINDOWS.values())
-
 
 def symptom_of(row: Diagnosis) -> FailureSymptom:
     attempt = row.attempt
@@ -27,7 +25,8 @@ def symptom_of(row: Diagnosis) -> FailureSymptom:
 
 def candidates(cluster_id: int, symptom: FailureSymptom) -> list[OpenIncident]:
     """Unresolved incidents that the symptom may join by place, cause and time; at most 200, newest first."""
-    recent = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=symptom.at - LONGEST_NEAR)
+    since = symptom.at - grouping.LONGEST_JOIN_WINDOW
+    recent = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=since)
     newest = recent.filter(_may_join(symptom)).order_by("-last_symptom_at").prefetch_related("nodes")[:200]
     jobs: dict[int, set[str]] = {}
     diagnoses = Diagnosis.objects.filter(incident__in=[row.pk for row in newest])

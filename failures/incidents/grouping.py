@@ -40,6 +40,7 @@ JOIN_WINDOWS = {
     IncidentScope.SERVICE: timedelta(minutes=10),
     IncidentScope.JOB: timedelta(days=1),
 }
+LONGEST_JOIN_WINDOW = max(JOIN_WINDOWS.values())
 PEER_SYMPTOM_WINDOW = timedelta(minutes=10)
 NUMBER_PATTERN = re.compile(r"(?<![0-9a-fA-F])(?:0x)?[0-9a-fA-F]*\d[\w.:,+-]*")
 MAX_LINE_SHAPE = 200

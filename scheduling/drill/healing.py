@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from failures.detection import hang, loss, node_health, slow_ranks, slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
@@ -20,7 +20,14 @@ from failures.diagnosis.labels import LABELS
 from failures.diagnosis.values import ExitStatus, FailureCategory, LogDiagnosis, RestartAdvice
 from failures.incidents import circumstances
 from failures.incidents.circumstances import ClusterEndReport
-from failures.incidents.grouping import FailureSymptom, OpenIncident, matching_incident, scope_of_symptom, shape_of_line
+from failures.incidents.grouping import (
+    LONGEST_JOIN_WINDOW,
+    FailureSymptom,
+    OpenIncident,
+    matching_incident,
+    scope_of_symptom,
+    shape_of_line,
+)
 from failures.recovery import checkpoints, decide, pair_tests
 from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
 from failures.recovery.values import (
@@ -105,6 +112,7 @@ class AcmeRecovery:
         self._tries: dict[str, list[PastAttempt]] = defaultdict(list)
         self._done: list[PastAction] = []
         self.incidents: dict[int, OpenIncident] = {}
+        self._recent: set[int] = set()  # incidents that a failure may still join
         self._unwell: dict[str, int] = {}  # node -> bad readings in a row
         self._cleared: dict[str, tuple[tuple[int, ...], int]] = {}
         self._swept = 0.0
@@ -293,9 +301,10 @@ class AcmeRecovery:
         failure = FailureSymptom(
             root_cause=cause.label, at=run.at, job=run.job, nodes=run.nodes, suspects=suspects, words=cause.words
         )
-        incident_id = matching_incident(failure, self.incidents.values())
+        incident_id = matching_incident(failure, self._recent_incidents(run.at))
         if incident_id is None:
             incident_id = len(self.incidents) + 1
+            self._recent.add(incident_id)
             self.incidents[incident_id] = OpenIncident(
                 id=incident_id, root_cause=cause.label, scope=scope_of_symptom(failure), words=cause.words,
                 first_at=run.at, last_at=run.at, nodes=suspects & run.nodes, jobs=frozenset({run.job}),
@@ -308,6 +317,11 @@ class AcmeRecovery:
             last_at=max(incident.last_at, run.at), nodes=incident.nodes, jobs=jobs, words=incident.words,
         )  # fmt: skip
         return incident_id, len(jobs) - 1
+
+    def _recent_incidents(self, at: datetime) -> list[OpenIncident]:
+        oldest = at - 2 * LONGEST_JOIN_WINDOW  # a failure may be handled later than one that follows it
+        self._recent = {one for one in self._recent if self.incidents[one].last_at >= oldest}
+        return [self.incidents[one] for one in sorted(self._recent)]
 
     def _execute_recovery(self, run: FailedAttempt, facts: FailureFacts, choice: RecoveryDecision, now: float) -> None:
         if not choice.is_automatic or choice.action not in RESTART_ACTIONS:
