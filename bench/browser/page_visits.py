@@ -43,7 +43,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "policy": ("/queue/", r"/queue/[^/]+/policy/"),
     "maintenance-declare": ("/queue/", r"/queue/[^/]+/maintenance/"),
     "maintenance": ("/queue/", r"/queue/[^/]+/maintenance/\d+/"),
-    "sleeping-nodes": ("/settings/clusters/", r"/settings/clusters/of/[^/]+/", r"/sleeping/[^/]+/"),
+    "sleeping-nodes": ("/settings/clusters/of/seren/", r"/sleeping/[^/]+/"),
     "nodes": ("/nodes/",),
     "node": ("/nodes/", r"/nodes/[^/]+/[^/]+/"),
     "failures": ("/failures/",),
