@@ -76,11 +76,11 @@ def add_cluster(address: str, home: Path) -> Any:
 
 
 def fill(cluster: Any, pods: int) -> None:
-    from jobs.models import Job
+    from jobs.models import Attempt
 
     submit(cluster, pods)
     began = time.perf_counter()
-    while Job.objects.filter(cluster=cluster, state="RUNNING").count() < pods:
+    while Attempt.objects.filter(job__cluster=cluster, confirmed_at__isnull=False).count() < pods:
         run_turn(cluster)
         if time.perf_counter() - began > PATIENCE_S:
             raise SystemExit("The pods did not start.")
@@ -112,7 +112,7 @@ def cancel_and_run_turn(cluster: Any) -> float:
     from jobs.actions.journal import Author
     from jobs.models import Job
 
-    jobs.cancel(Job.objects.filter(cluster=cluster, state="RUNNING").order_by("id")[0], Author(by="bench"))
+    jobs.cancel(Job.objects.filter(cluster=cluster, state="RUNNING").order_by("id")[0], author=Author(by="bench"))
     return run_turn(cluster)
 
 
