@@ -53,7 +53,7 @@ def compare(artefacts: Path) -> Iterator[Row]:
     repo = repository(artefacts, REPOSITORY)
     theirs = published_figures(read_file(repo, NOTEBOOK))
     speeds = read_speeds(read_file(repo, "scheduler/simulation_throughputs.json"))
-    jobs = drawn_jobs(speeds, seed=0)
+    jobs = draw_jobs(speeds, seed=0)
     for name, policy in POLICIES.items():
         began = time.perf_counter()
         ours = mean_completion_hours(jobs, policy(), speeds)
@@ -85,7 +85,7 @@ def read_speeds(text: str) -> Speeds:
     return Speeds.of(ThroughputTable(given=given), names, GPUS, shared)
 
 
-def drawn_jobs(speeds: Speeds, *, seed: int) -> RoundJobs:
+def draw_jobs(speeds: Speeds, *, seed: int) -> RoundJobs:
     dice, gaps = Random(seed + 2), Random(seed + 3)
     submitted, rows = 0.0, []
     for _ in range(ARRIVING):

@@ -214,7 +214,7 @@ GpuKey = tuple[int, int]  # node id, GPU index
 
 
 @dataclass(kw_only=True)
-class HeldRange:
+class AllocatedRange:
     """The thousandths that one live allocation holds."""
 
     allocation_id: int
@@ -229,7 +229,7 @@ def begins_of_new_shares(shares: Sequence[tuple[GpuKey, int]]) -> list[int]:
     """
     if not shares:
         return []
-    held = _held_ranges({gpu for gpu, _ in shares})
+    held = _allocated_ranges({gpu for gpu, _ in shares})
     return [_begin_on_gpu(held[gpu], milli) for gpu, milli in shares]
 
 
@@ -246,16 +246,16 @@ def running_allocations(
     return rows
 
 
-def _begin_on_gpu(ranges: list[HeldRange], milli: int) -> int:
+def _begin_on_gpu(ranges: list[AllocatedRange], milli: int) -> int:
     begin = first_gap([(one.begin, one.milli) for one in ranges], milli)
     if begin is None and sum(one.milli for one in ranges) + milli <= WHOLE_GPU:
         begin = _move_down(ranges)
     begin = 0 if begin is None else begin
-    ranges.append(HeldRange(allocation_id=0, begin=begin, milli=milli))
+    ranges.append(AllocatedRange(allocation_id=0, begin=begin, milli=milli))
     return begin
 
 
-def _move_down(ranges: list[HeldRange]) -> int:
+def _move_down(ranges: list[AllocatedRange]) -> int:
     """Close the gaps between the ranges, and return the first free thousandth."""
     begin = 0
     for one in sorted(ranges, key=lambda one: one.begin):
@@ -266,11 +266,11 @@ def _move_down(ranges: list[HeldRange]) -> int:
     return begin
 
 
-def _held_ranges(gpus: Collection[GpuKey]) -> Mapping[GpuKey, list[HeldRange]]:
+def _allocated_ranges(gpus: Collection[GpuKey]) -> Mapping[GpuKey, list[AllocatedRange]]:
     rows = Allocation.objects.live().filter(node__in={node for node, _ in gpus}, gpu__in={gpu for _, gpu in gpus})
-    held: dict[GpuKey, list[HeldRange]] = defaultdict(list)
+    held: dict[GpuKey, list[AllocatedRange]] = defaultdict(list)
     for pk, node, gpu, begin, milli in rows.order_by().values_list("pk", "node_id", "gpu", "share_begin", "share"):
-        held[node, gpu].append(HeldRange(allocation_id=pk, begin=begin, milli=milli))
+        held[node, gpu].append(AllocatedRange(allocation_id=pk, begin=begin, milli=milli))
     return held
 
 

@@ -18,7 +18,16 @@ import numpy as np
 
 from jobs.traces.cells import CellParser, parse_cells, parse_time
 from jobs.traces.layouts import KIND_NAMES, LAYOUTS, Columns, TraceLayout
-from jobs.traces.trace import MAX_QUOTED_ROWS, BadTrace, EncodedColumn, Floats, InvalidRow, Trace, sort_by_submission
+from jobs.traces.trace import (
+    MAX_QUOTED_ROWS,
+    NUMBER_COLUMNS,
+    BadTrace,
+    EncodedColumn,
+    Floats,
+    InvalidRow,
+    Trace,
+    sort_by_submission,
+)
 
 BLOCK_ROWS = 20_000
 TEXT_FIELDS = ("ids", "users", "pools", "kinds", "names", "states")
@@ -33,18 +42,6 @@ NUMBER_FIELDS = (
     "gpus",
     "gpu_milli",
     "asked_gpus",
-    "nodes",
-    "cpus",
-    "memory_mb",
-)
-STORED_FIELDS = (
-    "submit_s",
-    "runtime_s",
-    "queue_s",
-    "limit_s",
-    "deadline_s",
-    "gpus",
-    "gpu_milli",
     "nodes",
     "cpus",
     "memory_mb",
@@ -134,7 +131,7 @@ class TableReader:
         self._numbers: dict[str, tuple[int, CellParser]] = {
             ours: (at[theirs], parse) for ours, (theirs, parse) in layout.numbers.items() if theirs in at
         }
-        self._columns: dict[str, list[Floats]] = {name: [] for name in STORED_FIELDS}
+        self._columns: dict[str, list[Floats]] = {name: [] for name in NUMBER_COLUMNS}
         self._known: dict[str, dict[str, int]] = {name: {} for name in TEXT_FIELDS if name != "ids"}
         # Texts are stored as codes: few distinct users and teams repeat in millions of rows
         self._codes: dict[str, list[np.ndarray[Any, np.dtype[np.int32]]]] = {name: [] for name in self._known}
@@ -192,7 +189,7 @@ class TableReader:
                 self.refuse(*block[row][:1], why, block[row][1])
         good_rows = [row for (_, row), is_good in zip(block, good.tolist(), strict=True) if is_good]
         self._store_texts(good_rows)
-        for name in STORED_FIELDS:
+        for name in NUMBER_COLUMNS:
             self._columns[name].append(columns[name][good])
 
     def _store_texts(self, rows: list[list[str]]) -> None:

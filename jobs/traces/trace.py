@@ -57,6 +57,13 @@ class EncodedColumn:
         return replace(self, codes=self.codes[indices])
 
 
+WORD_COLUMNS = ("users", "pools", "kinds", "names", "states")
+NUMBER_COLUMNS = (
+    *("submit_s", "runtime_s", "queue_s", "limit_s", "deadline_s"),
+    *("gpus", "gpu_milli", "nodes", "cpus", "memory_mb"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """Times are in seconds from the first submission. `began_s` is the Unix time of that moment, 0 if the source has
@@ -91,21 +98,8 @@ class Trace:
 
     def rows(self, indices: npt.NDArray[np.intp]) -> Trace:
         """Return the trace with these rows only, in this order."""
-        words = ("users", "pools", "kinds", "names", "states")
-        numbers = (
-            "submit_s",
-            "runtime_s",
-            "queue_s",
-            "limit_s",
-            "deadline_s",
-            "gpus",
-            "gpu_milli",
-            "nodes",
-            "cpus",
-            "memory_mb",
-        )
-        columns = {name: getattr(self, name).rows(indices) for name in words}
-        columns |= {name: getattr(self, name)[indices] for name in numbers}
+        columns = {name: getattr(self, name).rows(indices) for name in WORD_COLUMNS}
+        columns |= {name: getattr(self, name)[indices] for name in NUMBER_COLUMNS}
         return replace(self, ids=[self.ids[row] for row in indices.tolist()], **columns)
 
 

@@ -56,7 +56,7 @@ class WaitExplainer:
             yield StartDecision(
                 job_id=request.id,
                 places=indices.take(job.places or (), need),
-                why=f"{_found_text(need)} free{note}",
+                why=f"{_free_resources_text(need)} free{note}",
                 gpu_milli=need.gpu_milli,
             )
 
@@ -253,7 +253,7 @@ def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
     return f" with {' and '.join(amounts)}"
 
 
-def _found_text(need: ResourceRequest) -> str:
+def _free_resources_text(need: ResourceRequest) -> str:
     """Like "1 node was" or "8 GPUs were"."""
     if need.charged_milli:
         return f"{format_gpus(need.charged_milli)} {'was' if need.charged_milli == WHOLE_GPU else 'were'}"

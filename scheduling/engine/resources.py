@@ -289,7 +289,7 @@ class NodeResources:
             found[WHOLE_GPU] = left.index(WHOLE_GPU) if WHOLE_GPU in left else len(left)
         return sorted(found.items())
 
-    def left_on_gpu(self, number: int, position: int) -> int:
+    def free_milli_on_gpu(self, number: int, position: int) -> int:
         """The thousandths that a share may take at this position."""
         left = self.shared.get(number, [])
         if position < len(left) and left[position] < WHOLE_GPU:
@@ -299,7 +299,7 @@ class NodeResources:
     def has_same_shares(self, other: NodeResources) -> bool:
         """Whether equally much is left on the shared GPUs."""
         return all(
-            self.left_on_gpu(number, position) == other.left_on_gpu(number, position)
+            self.free_milli_on_gpu(number, position) == other.free_milli_on_gpu(number, position)
             for number in {*self.shared, *other.shared}
             for position in range(max(len(self.shared.get(number, ())), len(other.shared.get(number, ()))))
         )
@@ -310,7 +310,7 @@ class NodeResources:
             if self.cpus[number] < need.cpus or self.memory_mb[number] < need.memory_mb:
                 return False
             if need.gpu_milli:
-                if self.left_on_gpu(number, gpus) < need.gpu_milli:
+                if self.free_milli_on_gpu(number, gpus) < need.gpu_milli:
                     return False
             elif self.free[number] < gpus:
                 return False

@@ -200,7 +200,7 @@ def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
 
 def _node_view(node: Node, held: NodeUsage, boot_s: float = 0.0) -> NodeView:
     taken = held.gpus.union(node.foreign_gpus)
-    shared = tuple((gpu, _left_for_shares(node, gpu, milli)) for gpu, milli in sorted(held.shared.items()))
+    shared = tuple((gpu, _free_milli(node, gpu, milli)) for gpu, milli in sorted(held.shared.items()))
     return NodeView(
         id=node.pk,
         name=node.name,
@@ -218,7 +218,7 @@ def _node_view(node: Node, held: NodeUsage, boot_s: float = 0.0) -> NodeView:
     )
 
 
-def _left_for_shares(node: Node, gpu: int, held_milli: int) -> int:
+def _free_milli(node: Node, gpu: int, held_milli: int) -> int:
     """Return 0 if jobs outside Acme use the GPU too or the node has lost it."""
     return 0 if gpu in node.foreign_gpus or gpu >= node.gpus else WHOLE_GPU - held_milli
 

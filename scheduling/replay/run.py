@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from jobs.traces.trace import EncodedColumn, Floats, Ints, Trace
+from jobs.traces.trace import NUMBER_COLUMNS, WORD_COLUMNS, EncodedColumn, Floats, Ints, Trace
 from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
 from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
@@ -154,20 +154,10 @@ def _combine_runs(runs: list[PolicyRun]) -> PolicyRun:
 
 def _join_traces(traces: list[Trace]) -> Trace:
     """Concatenate parts of one trace, whose columns share their encodings."""
-    numbers = (
-        "submit_s",
-        "runtime_s",
-        "queue_s",
-        "limit_s",
-        "deadline_s",
-        "gpus",
-        "gpu_milli",
-        "nodes",
-        "cpus",
-        "memory_mb",
-    )
-    columns: dict[str, Any] = {name: np.concatenate([getattr(trace, name) for trace in traces]) for name in numbers}
-    for name in ("users", "pools", "kinds", "names", "states"):
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(trace, name) for trace in traces]) for name in NUMBER_COLUMNS
+    }
+    for name in WORD_COLUMNS:
         codes = np.concatenate([getattr(trace, name).codes for trace in traces])
         columns[name] = replace(getattr(traces[0], name), codes=codes)
     return replace(traces[0], ids=[job for trace in traces for job in trace.ids], **columns)

@@ -55,7 +55,7 @@ class ChronusRules(PolicyRules):
     def key(self, job: EngineJob, now: float) -> float:
         if not job.runs and job.deadline < math.inf:
             self._new.append(job)
-        return left_s(job, now) * job.group.gpus
+        return remaining_run_s(job, now) * job.group.gpus
 
     def rank(self, job: EngineJob, now: float) -> float:
         return 0.0  # no job is behind another within a lease
@@ -87,7 +87,7 @@ class ChronusRules(PolicyRules):
         """Admit the job if its deadline can be met beside those of the others. Whether it must run at once."""
         if self._plan is None:
             self._plan = self._new_plan(engine, now)
-        run_by = self._plan.add(job, left_s(job, now), now)
+        run_by = self._plan.add(job, remaining_run_s(job, now), now)
         if run_by is None:
             return False
         self._run_by[job.number] = run_by
@@ -98,10 +98,10 @@ class ChronusRules(PolicyRules):
         self._plan = self._new_plan(engine, now)
         admitted = [job for job in jobs if job.number in self._run_by]
         for job in sorted(admitted, key=lambda job: (slack_s(job, now), job.number)):
-            run_by = self._plan.add(job, left_s(job, now), now)
+            run_by = self._plan.add(job, remaining_run_s(job, now), now)
             self._run_by[job.number] = now if run_by is None else run_by
         refused = [job for job in jobs if job.number not in self._run_by and 0.0 <= slack_s(job, now) < math.inf]
-        for job in sorted(refused, key=lambda job: (left_s(job, now) * job.group.gpus, job.number)):
+        for job in sorted(refused, key=lambda job: (remaining_run_s(job, now) * job.group.gpus, job.number)):
             self._admit(engine, job, now)
 
     def _new_plan(self, engine: Engine, now: float) -> LeasePlan:
@@ -111,15 +111,15 @@ class ChronusRules(PolicyRules):
     def _lease_order(self, job: EngineJob, now: float) -> tuple[int, float, int]:
         slack, run_by = slack_s(job, now), self._run_by.get(job.number, math.inf)
         if slack < 0.0:
-            return LATE, left_s(job, now) * job.group.gpus, job.number
+            return LATE, remaining_run_s(job, now) * job.group.gpus, job.number
         if run_by < self._lease_end(now):
             return GUARANTEED, slack, job.number
         if run_by < math.inf:
             return AHEAD, slack, job.number
-        return BEST_EFFORT if slack == math.inf else REFUSED, left_s(job, now) * job.group.gpus, job.number
+        return BEST_EFFORT if slack == math.inf else REFUSED, remaining_run_s(job, now) * job.group.gpus, job.number
 
 
-def left_s(job: EngineJob, now: float) -> float:
+def remaining_run_s(job: EngineJob, now: float) -> float:
     """The expected remaining run time, at least a second."""
     running_s = now - job.since if job.places is not None else 0.0
     return max(1.0, job.expected_s - job.attained / max(1, job.group.gpus) - running_s)
@@ -127,4 +127,4 @@ def left_s(job: EngineJob, now: float) -> float:
 
 def slack_s(job: EngineJob, now: float) -> float:
     """How long the job could still wait; infinite without a deadline."""
-    return job.deadline - now - left_s(job, now)
+    return job.deadline - now - remaining_run_s(job, now)

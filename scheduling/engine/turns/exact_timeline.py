@@ -63,7 +63,8 @@ class ExactTimeline(ResourceTimeline):
             count = max(len(resources.shared.get(number, ())) for resources in steps)
             if count:
                 lasting.shared[number] = [
-                    min(resources.left_on_gpu(number, position) for resources in steps) for position in range(count)
+                    min(resources.free_milli_on_gpu(number, position) for resources in steps)
+                    for position in range(count)
                 ]
             lasting.free[number] = min(resources.free[number] for resources in steps)
         return lasting
