@@ -23,7 +23,7 @@ Cluster command: A submit, cancel, signal, drain or resume that Acme has decided
     Stored until it has an effect.
 Control mode: How much Acme does on a cluster. Observe: it only reads. Advise: it also shows what it would do.
     Drive: it schedules the jobs.
-Deadline: When a job should have ended. A wish: the job continues afterwards, unless it asked to be cancelled.
+Deadline: When a job should have ended. Not a limit: the job continues afterwards, unless it asks to be cancelled.
 Decision: What recovery does, proposes or records about one failure, with its reasons.
 Diagnosis: The cause of a failed attempt, with evidence and confidence.
 Drain: Keep new jobs off a node. Running jobs finish, or are requeued after a checkpoint or at once.

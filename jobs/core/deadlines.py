@@ -1,7 +1,7 @@
 """When a job should have ended: how a deadline is written, what an answer says about it, and how it turned out. Pure.
 
-A deadline is a wish: when it passes, the job continues. A job that asks for `cancel` gets what Slurm's --deadline does:
-it ends as DEADLINE when its deadline passes, or while it waits, as soon as its time limit no longer fits before it.
+A deadline is not a limit: when it passes, the job continues. A job with the action `cancel` gets what --deadline of
+Slurm does: it ends as DEADLINE when its deadline passes, or while it waits, as soon as its time limit no longer fits.
 """
 
 from __future__ import annotations

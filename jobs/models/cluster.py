@@ -517,7 +517,7 @@ class Cluster(models.Model):
 
     @property
     def sends_power_commands(self) -> bool:
-        """Return whether the cluster itself must be told of a sleep. On Slurm, a webhook takes the place of that."""
+        """Return whether the cluster itself gets a command for a sleep. On Slurm, a webhook replaces it."""
         return self.is_kubernetes or not self.sleep_webhook
 
     def clean(self) -> None:

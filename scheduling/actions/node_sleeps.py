@@ -139,7 +139,7 @@ def wake_for_jobs(nodes: Iterable[int], *, author: Author, now: datetime) -> int
 
 @transaction.atomic
 def repeat_wake(sleep: NodeSleep, now: datetime) -> None:
-    """Wake the node again: the cluster reports it as asleep although it was told."""
+    """Wake the node again: the cluster reports it as asleep although it accepted the wake-up."""
     _queue_power_command(sleep, ClusterCommandKind.WAKE, sleep.wake_why)
     NodeSleep.objects.filter(pk=sleep.pk, state=NodeSleepState.WAKING).update(called_at=None, call_due_at=now)
 

@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
                     "requested_at",
-                    models.DateTimeField(help_text="When the cluster was told to let it sleep.", null=True),
+                    models.DateTimeField(help_text="When Acme requested that it sleeps.", null=True),
                 ),
                 ("requested_by", models.CharField(blank=True, max_length=150)),
                 ("asleep_at", models.DateTimeField(null=True)),

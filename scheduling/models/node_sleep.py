@@ -45,7 +45,7 @@ class NodeSleepQuerySet(models.QuerySet["NodeSleep"]):
         return self.filter(closed_at__isnull=True)
 
     def active(self) -> Self:
-        """Return the sleeps that the cluster was told of and that have not ended."""
+        """Return the sleeps that the cluster got a command for and that have not ended."""
         return self.open().filter(state__in=ACTIVE_SLEEP_STATES)
 
 
@@ -55,7 +55,7 @@ class NodeSleep(models.Model):
     state = models.CharField(max_length=10, choices=NodeSleepState)
     why = models.TextField(blank=True)
     created_at = models.DateTimeField(db_default=Now())
-    requested_at = models.DateTimeField(null=True, help_text="When the cluster was told to let it sleep.")
+    requested_at = models.DateTimeField(null=True, help_text="When Acme requested that it sleeps.")
     requested_by = models.CharField(max_length=150, blank=True)
     asleep_at = models.DateTimeField(null=True)
     wake_requested_at = models.DateTimeField(null=True)

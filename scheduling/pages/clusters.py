@@ -49,6 +49,29 @@ class IndentedJson(json.JSONEncoder):
         super().__init__(**options | {"indent": 2})
 
 
+SETTING_GROUPS = (
+    ("Connection and mode", ("title", *CONNECTION_FIELDS, "checkpoint_root", "mode", "checkpoint_signal")),
+    ("Prices", ("gpu_hour_price", "kwh_price", "co2_g_per_kwh")),
+    ("Scheduling", ("usage_half_life_hours", "gpu_share_kinds", "burn_in_minutes")),
+    (
+        "Preemption",
+        (
+            *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
+            *("min_preemptions_per_day", "max_preemptions_per_day"),
+        ),
+    ),
+    ("Deadlines", ("unlikely_deadlines", "min_deadline_percent")),
+    (
+        "Sleeping nodes",
+        (
+            *("sleep_mode", "sleep_reserve_nodes", "min_awake_minutes", "min_asleep_minutes", "max_wakes_per_day"),
+            *("boot_minutes", "sleep_webhook"),
+        ),
+    ),
+)
+CONFIRMATIONS = ("confirm_drive", "confirm_address")
+
+
 class ClusterSettingsForm(forms.ModelForm):
     """The cluster settings. A save that needs a confirmation is refused first, with the consequence and a checkbox."""
 
@@ -57,16 +80,7 @@ class ClusterSettingsForm(forms.ModelForm):
 
     class Meta:
         model = Cluster
-        fields = (
-            *("title", *CONNECTION_FIELDS, "checkpoint_root"),
-            *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price", "kwh_price", "co2_g_per_kwh"),
-            *("usage_half_life_hours", "gpu_share_kinds"),
-            *("min_exempt_minutes", "max_exempt_minutes", "checkpoint_clause"),
-            *("min_preemptions_per_day", "max_preemptions_per_day"),
-            *("unlikely_deadlines", "min_deadline_percent"),
-            *("sleep_mode", "sleep_reserve_nodes", "min_awake_minutes", "min_asleep_minutes", "max_wakes_per_day"),
-            *("boot_minutes", "sleep_webhook"),
-        )
+        fields = [name for _, names in SETTING_GROUPS for name in names]
         widgets = {
             "workload_owners": forms.Textarea(attrs={"rows": 3}),
             "pod_template": forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}),
@@ -136,8 +150,13 @@ class ClusterSettingsForm(forms.ModelForm):
         if not self.cleaned_data[name]:
             self.add_error(name, consequence)
 
-    def shown_fields(self) -> list[forms.BoundField]:
-        return [field for field in self if not field.name.startswith("confirm_") or field.errors or field.value()]
+    def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """The titles of the panels with their fields. A confirmation is shown when it is needed, below the mode."""
+        names = {title: list(names) for title, names in SETTING_GROUPS}
+        first = names[SETTING_GROUPS[0][0]]
+        first[:0] = ["name"] if "name" in self.fields else []
+        first += [name for name in CONFIRMATIONS if self[name].errors or self[name].value()]
+        return [(title, [self[name] for name in group]) for title, group in names.items()]
 
     def columns(self) -> dict[str, Any]:
         """Return the columns to save."""
@@ -159,7 +178,7 @@ class ClusterSettingsForm(forms.ModelForm):
 
 class NewClusterForm(ClusterSettingsForm):
     class Meta(ClusterSettingsForm.Meta):
-        fields = ("name", *ClusterSettingsForm.Meta.fields)  # type: ignore[assignment]
+        fields = ["name", *ClusterSettingsForm.Meta.fields]
 
 
 def _require_permission(request: HttpRequest, *any_of: str) -> None:

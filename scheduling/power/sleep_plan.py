@@ -75,21 +75,26 @@ def sleep_plan(nodes: Iterable[SleepCandidate], needed: int, rules: SleepRules, 
     nodes = sorted(nodes, key=lambda node: (node.since_s, node.id))
     asleep, awake = [n for n in nodes if n.is_asleep], [n for n in nodes if not n.is_asleep]
     idle = Counter(node.hardware for node in awake if node.is_idle)
-    rested = [node for node in asleep if now_s - node.since_s >= rules.min_asleep_s]
-    woken = _woken(rested, needed - len(awake), idle, rules.reserve_nodes)
-    if woken:
-        return SleepPlan(wake=tuple(node.id for node in woken))
-    tired = [node for node in awake if _may_fall_asleep(node, rules, now_s)]
-    return SleepPlan(sleep=tuple(node.id for node in _slept(tired, len(awake) - needed, idle, rules.reserve_nodes)))
+    may_wake = [node for node in asleep if now_s - node.since_s >= rules.min_asleep_s]
+    to_wake = _nodes_to_wake(may_wake, needed - len(awake), idle, rules.reserve_nodes)
+    if to_wake:
+        return SleepPlan(wake=tuple(node.id for node in to_wake))
+    may_sleep = [node for node in awake if _may_fall_asleep(node, rules, now_s)]
+    to_sleep = _nodes_to_put_to_sleep(may_sleep, len(awake) - needed, idle, rules.reserve_nodes)
+    return SleepPlan(sleep=tuple(node.id for node in to_sleep))
 
 
-def _woken(rested: Sequence[SleepCandidate], missing: int, idle: Counter[str], reserve: int) -> list[SleepCandidate]:
+def _nodes_to_wake(
+    nodes: Sequence[SleepCandidate], missing: int, idle: Counter[str], reserve: int
+) -> list[SleepCandidate]:
     """Those that wake up: the missing ones, and further ones for the reserve of their hardware."""
-    return _take(rested, idle, 1, lambda taken, hardware: taken < missing or idle[hardware] < reserve)
+    return _take(nodes, idle, 1, lambda taken, hardware: taken < missing or idle[hardware] < reserve)
 
 
-def _slept(tired: Sequence[SleepCandidate], excess: int, idle: Counter[str], reserve: int) -> list[SleepCandidate]:
-    return _take(tired, idle, -1, lambda taken, hardware: taken < excess and idle[hardware] > reserve)
+def _nodes_to_put_to_sleep(
+    nodes: Sequence[SleepCandidate], excess: int, idle: Counter[str], reserve: int
+) -> list[SleepCandidate]:
+    return _take(nodes, idle, -1, lambda taken, hardware: taken < excess and idle[hardware] > reserve)
 
 
 def _take(

@@ -133,7 +133,7 @@ def sleep_candidates(cluster: Cluster, now: datetime) -> list[SleepCandidate]:
 
 
 def _since_times(cluster: Cluster, now: datetime) -> dict[int, float]:
-    """When the nodes fell asleep, were told to wake up, or have woken up."""
+    """When the nodes fell asleep, got a command to wake up, or have woken up."""
     rows = NodeSleep.objects.filter(cluster=cluster, requested_at__isnull=False)
     recent = rows.filter(Q(closed_at=None) | Q(closed_at__gt=now - timedelta(days=8)))
     last = (

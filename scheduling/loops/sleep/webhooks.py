@@ -58,7 +58,7 @@ def call_sleep_webhooks_once(now: datetime, monotonic: Callable[[], float] = tim
 
 
 def _is_prepared(sleep: NodeSleep) -> bool:
-    """Whether the cluster was told before: a node must not be turned off while pods may still be placed there."""
+    """Whether the cluster has accepted the command. A node must not be turned off while pods may be placed there."""
     kind = ClusterCommandKind.SLEEP if sleep.state == NodeSleepState.REQUESTED else ClusterCommandKind.WAKE
     return not ClusterCommand.objects.open().filter(node=sleep.node_id, kind=kind).exists()
 
