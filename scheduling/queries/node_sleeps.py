@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import F, Max, Q, Sum
+from django.db.models import Max, Q, Sum
 from django.db.models.functions import Coalesce
 
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import NodeFlag
 from jobs.models import (
     Cluster,
@@ -23,6 +24,7 @@ from jobs.models import (
     RepairStage,
     SleepMode,
 )
+from jobs.models.job import CHARGED_MILLI
 from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.models import NodeSleep, NodeSleepState, NodeTest
 from scheduling.power.node_series import STEP_S
@@ -103,10 +105,10 @@ def queued_nodes(cluster: Cluster, soon: datetime) -> int:
     ready = waiting.filter(Q(reason__in=WAITING_FOR_NODES) | Q(begin_at__lte=soon)).filter(
         Q(begin_at=None) | Q(begin_at__lte=soon)
     )
-    gpus = ready.aggregate(gpus=Coalesce(Sum(F("nodes") * F("gpus_per_node")), 0))["gpus"]
-    without_gpus = ready.filter(gpus_per_node=0).aggregate(nodes=Coalesce(Sum("nodes"), 0))["nodes"]
+    milli = ready.aggregate(milli=Sum(CHARGED_MILLI))["milli"] or 0
+    without_gpus = ready.filter(gpus_per_node=0, gpu_milli=0).aggregate(nodes=Coalesce(Sum("nodes"), 0))["nodes"]
     most = Node.objects.filter(cluster=cluster).aggregate(most=Coalesce(Max("gpus"), 0))["most"]
-    return without_gpus + math.ceil(gpus / max(1, most))
+    return without_gpus + math.ceil(milli / (WHOLE_GPU * max(1, most)))
 
 
 def sleep_candidates(cluster: Cluster, now: datetime) -> list[SleepCandidate]:

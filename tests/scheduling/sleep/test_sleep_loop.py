@@ -364,6 +364,13 @@ def test_waiting_jobs_count_as_the_nodes_that_they_would_fill(cluster, times):
     assert node_sleeps.queued_nodes(cluster, times.now) == 3 + 1
 
 
+def test_waiting_shares_of_gpus_count_as_what_they_are_of_a_node(cluster, times):
+    shares = make.jobs(*[{"gpus_per_node": 0}] * 16)
+    Job.objects.filter(pk__in=[job.pk for job in shares]).update(gpu_milli=500)
+
+    assert node_sleeps.queued_nodes(cluster, times.now) == 1
+
+
 def test_silent_cluster_changes_nothing(cluster, turn, slurm, times):
     asleep = all_asleep(turn, slurm)
     sleep_actions.wake_by_user(sleep_of(asleep[0]), author=make.author("olga"), now=times.now)
