@@ -21,7 +21,6 @@ from random import Random
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_file, repository
-from scheduling.engine.throughputs import ThroughputTable
 from scheduling.replay.rounds.allox import AlloX
 from scheduling.replay.rounds.finish_time import AwareFinishTimeFairness, FinishTimeFairness
 from scheduling.replay.rounds.gandiva import RandomPairs
@@ -80,9 +79,9 @@ def read_speeds(text: str) -> Speeds:
     names = [found[1] for key in table[TYPES[0]] if (found := re.fullmatch(r"\('(.*)', 1\)", key))]
     names.sort(key=DRAWN_LAST.__contains__)
     keys = [f"('{name}', 1)" for name in names]
-    given = {(name, kind): table[kind][key]["null"] for name, key in zip(names, keys, strict=True) for kind in TYPES}
+    known = {(name, kind): table[kind][key]["null"] for name, key in zip(names, keys, strict=True) for kind in TYPES}
     shared = np.array([[[table[kind][key][other][0] for kind in TYPES] for other in keys] for key in keys])
-    return Speeds.of(ThroughputTable(given=given), names, GPUS, shared)
+    return Speeds.of(known, names, GPUS, shared)
 
 
 def draw_jobs(speeds: Speeds, *, seed: int) -> RoundJobs:

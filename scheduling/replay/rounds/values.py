@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from jobs.traces.trace import Floats, Ints
 from scheduling.engine.cluster import NodeView
-from scheduling.engine.throughputs import ThroughputTable
 
 Indices = npt.NDArray[np.intp]
 ALONE = -1
@@ -53,9 +52,11 @@ class Speeds:
     shared: Floats | None = None
 
     @staticmethod
-    def of(table: ThroughputTable, names: Sequence[str], types: GpuTypes, shared: Floats | None = None) -> Speeds:
-        """One class for each name. A job runs only on types on which its speed is known."""
-        alone = [[table.speed(name, model).steps_per_s for model in types.names] for name in names]
+    def of(
+        known: Mapping[tuple[str, str], float], names: Sequence[str], types: GpuTypes, shared: Floats | None = None
+    ) -> Speeds:
+        """One class for each name. A job runs only on types on which its steps per second are known."""
+        alone = [[known.get((name, model), 0.0) for model in types.names] for name in names]
         return Speeds(alone=np.array(alone), shared=shared)
 
 

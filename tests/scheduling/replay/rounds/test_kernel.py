@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from scheduling.engine.cluster import NodeView
-from scheduling.engine.throughputs import ThroughputTable
 from scheduling.replay.rounds.values import GpuTypes, Speeds
 from tests.scheduling.replay.rounds.rounds_make import FixedShares, jobs, replayed, speeds, types
 
@@ -139,6 +138,6 @@ def test_types_are_counted_from_the_nodes_in_their_order():
 
 
 def test_job_runs_only_on_types_on_which_its_speed_is_known():
-    table = ThroughputTable(given={("a", "fast"): 2.0, ("a", "slow"): 1.0}, measured={("b", "slow"): 3.0})
+    known = {("a", "fast"): 2.0, ("a", "slow"): 1.0, ("b", "slow"): 3.0}
 
-    assert Speeds.of(table, ["a", "b"], types()).alone.tolist() == [[2, 1], [0, 3]]
+    assert Speeds.of(known, ["a", "b"], types()).alone.tolist() == [[2, 1], [0, 3]]
