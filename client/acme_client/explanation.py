@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from acme_client.job_details import relative_time, spoken_duration
+from acme_client.job_details import likelihood_text, relative_time, spoken_duration
 from acme_client.table import TableRow, clean_text, format_duration
 
 
@@ -93,7 +93,7 @@ def preview_lines(preview: TableRow, now: datetime) -> Iterator[str]:
 def deadline_lines(deadline: TableRow, now: datetime) -> Iterator[str]:
     """Yield what the answer to a submission or its preview says about the deadline."""
     share = deadline["probability"]
-    likely = "" if share is None else f"{min(max(round(100 * share), 1), 99)}% likely, "
+    likely = "" if share is None else f"{likelihood_text(share)}, "
     yield f"Deadline {relative_time(deadline['deadline_at'], now)}: {likely}{deadline['why']}"
     if deadline["warning"]:
         yield f"Warning: {deadline['warning']}"

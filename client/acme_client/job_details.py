@@ -131,7 +131,7 @@ def _time_pairs(job: TableRow, now: datetime) -> Pairs:
         pairs.append(("Not before", relative_time(job["begin_at"], now)))
     if job.get("deadline_at"):
         share = job["deadline_probability"]
-        likely = f", {min(max(round(100 * share), 1), 99)}% likely" if share is not None and not job["ended_at"] else ""
+        likely = f", {likelihood_text(share)}" if share is not None and not job["ended_at"] else ""
         pairs.append(("Deadline", f"{relative_time(job['deadline_at'], now)}{likely}"))
     if job["started_at"]:
         pairs.append(("Started", relative_time(job["started_at"], now)))
@@ -141,6 +141,11 @@ def _time_pairs(job: TableRow, now: datetime) -> Pairs:
         exit_text = f", exit {job['exit']}" if job["exit"] else ""
         pairs.append(("Run time", f"{elapsed_time(job, now)}{exit_text}"))
     return pairs
+
+
+def likelihood_text(probability: float) -> str:
+    """The probability as a percentage. Certainty is never claimed."""
+    return f"{min(max(round(100 * probability), 1), 99)}% likely"
 
 
 def relative_time(text: str, now: datetime) -> str:

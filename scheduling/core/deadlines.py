@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from jobs.core.deadlines import percent_text
 from scheduling.core.distributions import P90_SIGMAS, Distribution, PastPredictions, chance_of_sum
 from scheduling.core.number_texts import duration_text
 from scheduling.engine.history import UNKNOWN_S
@@ -64,14 +63,8 @@ class EndPrediction:
     is_running: bool = False
 
     @property
-    def text(self) -> str:
-        """Such as "Meets 18:00 with 92%: predicted run 3 h ± 40 min, predicted start 12:10 UTC."."""
-        deadline = _clock_text(self.deadline, self.start)
-        return f"Meets {deadline} with {percent_text(self.probability)}: {self.why}"
-
-    @property
     def why(self) -> str:
-        """What the probability results from."""
+        """What the probability results from: "predicted run 3 h ± 40 min, predicted start 12:10 UTC."."""
         start = "started" if self.is_running else "predicted start"
         return f"predicted run {run_text(self.run)}, {start} {_clock_text(self.start, self.deadline)} UTC."
 
