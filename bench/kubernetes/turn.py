@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
         analyze_tables()
         run_turn(cluster)
         quiet = [run_turn(cluster) for _ in range(options.turns)]
-        changing = [cancel_and_run_turn(cluster) for _ in range(options.turns)]
+        changing = [cancel_and_run_turn(cluster, number) for number in range(options.turns)]
     return {"quiet_s": summary("nothing changes", quiet), "changing_s": summary("a job ends, another starts", changing)}
 
 
@@ -107,12 +107,14 @@ def run_turn(cluster: Any) -> float:
     return time.perf_counter() - began
 
 
-def cancel_and_run_turn(cluster: Any) -> float:
+def cancel_and_run_turn(cluster: Any, number: int) -> float:
+    """Cancel another job each time: the one before may still be stopping."""
     from jobs.actions import jobs
     from jobs.actions.journal import Author
     from jobs.models import Job
 
-    jobs.cancel(Job.objects.filter(cluster=cluster, state="RUNNING").order_by("id")[0], author=Author(by="bench"))
+    running = Job.objects.filter(cluster=cluster, state="RUNNING").order_by("id")
+    jobs.cancel(running[number], author=Author(by="bench"))
     return run_turn(cluster)
 
 
