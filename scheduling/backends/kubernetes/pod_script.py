@@ -70,8 +70,14 @@ acme_stop() {{
     [ -n "$acme_child" ] || {{ acme_stop_early=1; return; }}
     trap '' HUP INT QUIT TERM
     acme_stopping=1
-{checkpoint}    acme_find
+{checkpoint}    acme_paused=
+    # A process that is stopped starts no other one between the search and TERM
+    until acme_find; [ "$acme_found" = "$acme_paused" ]; do
+        acme_paused=$acme_found
+        kill -s STOP $acme_paused 2>/dev/null
+    done
     kill -s TERM $acme_found 2>/dev/null
+    kill -s CONT $acme_found 2>/dev/null
 }}
 acme_child= acme_stopping= acme_stop_early=
 trap acme_stop HUP INT QUIT TERM

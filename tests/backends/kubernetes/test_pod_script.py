@@ -173,6 +173,16 @@ def test_term_requests_a_checkpoint_first_and_then_ends_the_script(start, tmp_pa
     assert (process.returncode, said) == (128 + signal.SIGTERM, "begins\n")
 
 
+def test_term_ends_a_script_that_goes_on_starting_processes(start, tmp_path):
+    process = start("for number in {1..2000}; do sleep 600 & [ $number != 20 ] || touch ready; done; wait")
+    until((tmp_path / "ready").exists, what="the script started no processes")
+
+    process.terminate()
+
+    process.communicate(timeout=PATIENCE_S)
+    assert pids_of(process.key) == []
+
+
 def test_checkpoint_signal_reaches_process_groups_of_their_own(start, tmp_path):
     script = "setsid python3 saves.py a &\nsetsid python3 saves.py b &\nwait\nexit 7"
     process = start(script, checkpoint_signal="USR1@600")
