@@ -194,9 +194,8 @@ def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Met
 def _reporting_attempts(now: datetime) -> Metric:
     fresh = LatestProgress.objects.filter(updated_at__gte=now - FRESH_HEARTBEAT, source=ProgressSource.REPORTS)
     count = fresh.filter(attempt__ended_at=None).count()
-    return GaugeMetricFamily(
-        "acme_attempts_reporting", "Attempts that reported progress within two minutes.", value=count
-    )
+    help = "Attempts that reported progress within two minutes."
+    return GaugeMetricFamily("acme_attempts_reporting", help, value=count)
 
 
 def _incidents(names: Mapping[int, str]) -> Metric:

@@ -178,9 +178,8 @@ def _split_url(name: str, value: str) -> SplitResult:
 
 def _check_scheme(name: str, parts: SplitResult, schemes: tuple[str, ...]) -> SplitResult:
     if parts.scheme not in schemes:
-        raise InvalidEnvSetting(
-            name, _url_without_password(parts), f"is not a URL that starts with {' or '.join(schemes)}"
-        )
+        why = f"is not a URL that starts with {' or '.join(schemes)}"
+        raise InvalidEnvSetting(name, _url_without_password(parts), why)
     return parts
 
 

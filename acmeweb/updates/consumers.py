@@ -99,11 +99,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     @database_sync_to_async
     def _may_see_incident(self, number: int) -> bool:
-        return (
-            failure_permissions.visible_incidents(failure_permissions.caller_of_user(self.scope["user"]))
-            .filter(pk=number)
-            .exists()
-        )
+        caller = failure_permissions.caller_of_user(self.scope["user"])
+        return failure_permissions.visible_incidents(caller).filter(pk=number).exists()
 
     @database_sync_to_async
     def _may_see_simulation(self, public_id: str) -> bool:

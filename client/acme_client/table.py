@@ -168,9 +168,7 @@ def _format_hostlist_range(prefix: str, width: int, numbers: Sequence[int]) -> s
 def format_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
     cells = [[title for title, _ in columns], *([clean_text(read(row)) for _, read in columns] for row in rows)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    return "\n".join(
-        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+    return "\n".join(" ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 def format_csv(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:

@@ -54,10 +54,8 @@ class RecoveryInputs:
 
 def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
     facts = diagnosis_facts(row)
-    tries = job_actions.attempt_history(row.attempt)
-    return RecoveryInputs(
-        facts=facts, history=_failure_history(row.cluster_id, tries, facts, now), policy=attempt_policy(row.attempt)
-    )
+    history = _failure_history(row.cluster_id, job_actions.attempt_history(row.attempt), facts, now)
+    return RecoveryInputs(facts=facts, history=history, policy=attempt_policy(row.attempt))
 
 
 def inputs_of_anomaly(row: Anomaly, now: datetime) -> RecoveryInputs:

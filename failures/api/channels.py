@@ -73,14 +73,14 @@ EMPTY_BODY_SHAPE = ResourceShape("Nothing", {})
 
 def _require_channel_admin(caller: Any, team_id: int | None) -> None:
     """Raise PermissionDenied unless the caller manages the team's channels. Addresses may contain secrets."""
-    if not (caller.may_operate_clusters or caller.is_site_admin or (team_id and caller.has(TeamRole.ADMIN, team_id))):
+    if not (caller.acts_for_all_teams or (team_id and caller.has(TeamRole.ADMIN, team_id))):
         raise PermissionDenied("Only operators, and team administrators for their team, can manage channels.")
 
 
 def _get_channel(caller: Any, channel: int) -> Channel:
     """The channel, locked. Raises NotFound for channels of other teams."""
     rows = Channel.objects.select_related("team").select_for_update(of=("self",))
-    if not (caller.may_operate_clusters or caller.is_site_admin):
+    if not caller.acts_for_all_teams:
         rows = rows.filter(team__in=caller.teams())
     row: Channel = find_or_404(rows, "channel", pk=channel)
     _require_channel_admin(caller, row.team_id)
@@ -107,7 +107,7 @@ class Channels(ActionEndpoint, ListEndpoint):
     }
 
     def rows(self) -> QuerySet[Channel]:
-        if self.caller.may_operate_clusters or self.caller.is_site_admin:
+        if self.caller.acts_for_all_teams:
             return Channel.objects.all()
         return Channel.objects.filter(team__in=self.caller.teams(TeamRole.ADMIN))
 

@@ -173,10 +173,8 @@ class Decisions(ListEndpoint):
 
 
 def get_decision_row(caller: Any, incident: int, decision: int) -> Decision:
-    rows = DECISION_SHAPE.load(
-        failure_permissions.visible_decisions(caller).filter(incident=incident), DECISION_SHAPE.fields
-    )
-    row: Decision = find_or_404(rows, "decision", pk=decision)
+    rows = failure_permissions.visible_decisions(caller).filter(incident=incident)
+    row: Decision = find_or_404(DECISION_SHAPE.load(rows, DECISION_SHAPE.fields), "decision", pk=decision)
     return row
 
 
@@ -392,6 +390,6 @@ class Modes(ActionEndpoint, ListEndpoint):
 
     def _require_mode_admin(self, team: Team | None) -> None:
         """Raise PermissionDenied unless the caller is an operator, or an administrator of this team."""
-        allowed = self.caller.may_operate_clusters or self.caller.is_site_admin
+        allowed = self.caller.acts_for_all_teams
         if not allowed and not (team and self.caller.has(TeamRole.ADMIN, team.pk)):
             raise PermissionDenied("Only operators, and team administrators for their team, can set recovery modes.")

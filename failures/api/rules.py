@@ -102,11 +102,8 @@ class Rules(ListEndpoint):
 
 
 def get_rule_row(caller: Any, rule: str) -> Any:
-    return find_or_404(
-        RULE_SHAPE.load(failure_permissions.visible_rules(caller).with_hit_counts(), RULE_SHAPE.fields),
-        "rule",
-        name=rule,
-    )
+    rows = failure_permissions.visible_rules(caller).with_hit_counts()
+    return find_or_404(RULE_SHAPE.load(rows, RULE_SHAPE.fields), "rule", name=rule)
 
 
 class OneRule(DetailEndpoint):

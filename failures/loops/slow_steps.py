@@ -90,9 +90,8 @@ def _open_anomaly(attempt: Attempt, finding: DetectorFinding, now: datetime) -> 
 def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> bool:
     if len(steps) <= LARGE_EXCESS_STEPS:
         return False  # too few steps
-    return anomaly_actions.end_anomaly(
-        anomaly, "The steps take as long as predicted again.", _step_time(steps[-LARGE_EXCESS_STEPS], now), now
-    )
+    ended_at = _step_time(steps[-LARGE_EXCESS_STEPS], now)
+    return anomaly_actions.end_anomaly(anomaly, "The steps take as long as predicted again.", ended_at, now)
 
 
 def _step_time(step: StepTiming, now: datetime) -> datetime:

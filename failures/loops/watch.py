@@ -123,9 +123,8 @@ def _report_loss_spike(attempt: Attempt, now: datetime) -> bool:
 def _loss_points(attempt: Attempt) -> list[LossPoint]:
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
     samples = rows.values_list("step", "at", "loss", "grad_norm")[:MAX_POINTS]
-    return [LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in samples][
-        ::-1
-    ]
+    points = [LossPoint(step=step, at=at.timestamp(), loss=loss, grad_norm=norm) for step, at, loss, norm in samples]
+    return points[::-1]
 
 
 def _declared_sections(attempt: Attempt) -> list[SectionInterval]:

@@ -26,6 +26,7 @@ from jobs.core.spec import InvalidField
 from jobs.models import Event, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages.settings import printable_text
+from jobs.web.form_fields import limit_to_administered_teams
 
 MAX_NOTICES, MAX_CHANGES = 10, 20
 SCOPE_LABELS = {
@@ -39,7 +40,6 @@ CHANNEL_KIND_LABELS = {
     Channel.Kind.WEBHOOK: "webhook, signed",
     Channel.Kind.SLACK: "Slack or Mattermost",
 }
-EVERY_TEAM_LABEL = "every team"
 
 
 class ChannelRulesForm(forms.Form):
@@ -72,23 +72,16 @@ class ChannelForm(ChannelRulesForm):
 
     def __init__(self, caller: Caller, *arguments: Any) -> None:
         super().__init__(*arguments)
-        team: Any = self.fields["team"]
-        team.queryset = Team.objects.all() if _manages_all_channels(caller) else caller.teams(TeamRole.ADMIN)
-        team.required = not _manages_all_channels(caller)
-        team.empty_label = EVERY_TEAM_LABEL if _manages_all_channels(caller) else None
+        limit_to_administered_teams(self.fields["team"], caller)
 
     def clean_target(self) -> str:
         return printable_text(self.cleaned_data["target"].strip())
 
 
-def _manages_all_channels(caller: Caller) -> bool:
-    return bool(caller.may_operate_clusters or caller.is_site_admin)
-
-
 def managed_channels(caller: Caller) -> QuerySet[Channel]:
     """The channels that the caller manages. Addresses may contain secrets, so other team members do not see them."""
     rows = Channel.objects.select_related("team")
-    return rows if _manages_all_channels(caller) else rows.filter(team__in=caller.teams(TeamRole.ADMIN))
+    return rows if caller.acts_for_all_teams else rows.filter(team__in=caller.teams(TeamRole.ADMIN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +137,7 @@ def _render_channel_list(request: HttpRequest, caller: Caller, form: ChannelForm
     context = {
         "now": clock.now(),
         "rows": [ChannelRow(channel=row, last=last.get(row.pk)) for row in rows],
-        "may_add": _manages_all_channels(caller) or caller.teams(TeamRole.ADMIN).exists(),
+        "may_add": caller.acts_for_all_teams or caller.teams(TeamRole.ADMIN).exists(),
         "form": form,
     }
     return render(request, "settings/channels.html", context, status=422 if form.errors else 200)

@@ -98,7 +98,7 @@ def incident_list(request: HttpRequest) -> HttpResponse:
 
 def _list_filters(address: PageQuery, caller: Caller) -> dict[str, str]:
     state = address.choice_value("state", list(STATE_FILTERS), "unresolved")
-    operates = caller.may_operate_clusters or caller.is_site_admin
+    operates = caller.acts_for_all_teams
     known: dict[str, tuple[Sequence[str], str]] = {
         # Proposals concern jobs, and other users see only the incidents of their own jobs
         "reach": (list(REACH_FILTERS), "platform" if operates and state != "undecided" else "everything"),

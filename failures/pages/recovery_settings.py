@@ -20,6 +20,7 @@ from jobs.actions.journal import Author
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Event, RecoveryMode, Team, TeamRole, clock
 from jobs.models.permissions import Caller
+from jobs.web.form_fields import limit_to_administered_teams
 
 MAX_CHANGES = 20
 ACTION_CHOICES = [
@@ -36,19 +37,12 @@ class RecoveryModeForm(forms.Form):
 
     def __init__(self, caller: Caller, *arguments: Any) -> None:
         super().__init__(*arguments)
-        team: Any = self.fields["team"]
-        team.queryset = Team.objects.all() if _manages_every_team(caller) else caller.teams(TeamRole.ADMIN)
-        team.required = not _manages_every_team(caller)
-        team.empty_label = "every team" if _manages_every_team(caller) else None
-
-
-def _manages_every_team(caller: Caller) -> bool:
-    return bool(caller.may_operate_clusters or caller.is_site_admin)
+        limit_to_administered_teams(self.fields["team"], caller)
 
 
 def _may_change_mode(caller: Caller, row: RecoveryMode) -> bool:
     """Whether the caller may change this mode: team administrators for their team, operators for every team."""
-    return _manages_every_team(caller) or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
+    return caller.acts_for_all_teams or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
 
 
 MODE_STYLES: dict[Any, tuple[str, str]] = {
@@ -92,7 +86,7 @@ def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) 
         "now": clock.now(),
         "rows": [RecoveryModeRow.of(row, _may_change_mode(caller, row)) for row in rows],
         "reaches": [(str(mode), str(mode)) for mode in RecoveryMode.Reach.values],
-        "form": form if _manages_every_team(caller) or caller.teams(TeamRole.ADMIN).exists() else None,
+        "form": form if caller.acts_for_all_teams or caller.teams(TeamRole.ADMIN).exists() else None,
         "events": list(events[:MAX_CHANGES]),
         "reserves": spare_nodes.spare_reserves(clock.now()),
         "confidence": f"{spare_nodes.CONFIDENCE:.0%}",

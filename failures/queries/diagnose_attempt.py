@@ -63,10 +63,9 @@ def _log_verdict(attempt: Attempt, ending: ExitStatus) -> LogDiagnosis:
 
 def _verdict_without_log(attempt: Attempt, why: str, ending: ExitStatus) -> LogDiagnosis:
     """The diagnosis from the reason that the cluster reports; unknown if there is none. `why` is added as a note."""
-    diagnosis = engine.diagnose([attempt.reason.encode()], ending) if attempt.reason else engine.diagnose([], ending)
-    return replace(
-        diagnosis, notes=(why, *(note for note in diagnosis.notes if note != "The log is empty.")), lines=0, size=0
-    )
+    diagnosis = engine.diagnose([attempt.reason.encode()] if attempt.reason else [], ending)
+    others = (note for note in diagnosis.notes if note != "The log is empty.")
+    return replace(diagnosis, notes=(why, *others), lines=0, size=0)
 
 
 def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:

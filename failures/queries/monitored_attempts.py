@@ -21,10 +21,9 @@ def running_trainings() -> QuerySet[Attempt]:
 
 def recoverable_trainings() -> QuerySet[Attempt]:
     """Running trainings that recovery may restart and that have no diagnosis yet."""
-    rows = running_trainings().filter(
-        stop_state="", diagnosis=None, job__cluster__mode=ClusterMode.DRIVE, job__foreign_id=""
-    )
-    return rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
+    ours = running_trainings().filter(job__cluster__mode=ClusterMode.DRIVE, job__foreign_id="")
+    rows = ours.filter(stop_state="", diagnosis=None, job__requeue_limit__gt=0)
+    return rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"})
 
 
 def with_reports(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:

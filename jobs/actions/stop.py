@@ -273,10 +273,8 @@ def _revoke_stop(command: ClusterCommand, event: str, *, author: Author, why: st
 
 def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:
     """End the grace period of attempts that have saved a checkpoint since the request."""
-    commands = ClusterCommand.objects.open().filter(
-        cluster=cluster, kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now
-    )
-    return commands.with_newer_checkpoint().update(due_at=now)
+    waiting = ClusterCommand.objects.open().filter(kind=ClusterCommandKind.CANCEL, tries=0, due_at__gt=now)
+    return waiting.filter(cluster=cluster).with_newer_checkpoint().update(due_at=now)
 
 
 def state_changed_error(job: Job, why: str, held: str = "") -> JobStateChanged:

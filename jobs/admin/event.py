@@ -117,11 +117,8 @@ class EventAdmin(RecordAdmin):
 
     @admin.display(description="detail")
     def details(self, event: Event) -> str:
-        return (
-            formatting.block(json.dumps(event.detail, indent=2, sort_keys=True))
-            if event.detail
-            else formatting.MISSING_TEXT
-        )
+        text = json.dumps(event.detail, indent=2, sort_keys=True)
+        return formatting.block(text) if event.detail else formatting.MISSING_TEXT
 
 
 class PendingCommandFilter(IsOpenFilter):

@@ -43,10 +43,9 @@ def _cancel_effect(jobs: Sequence[Job]) -> str:
 
 def _requeue_effect(jobs: Sequence[Job]) -> str:
     stages = _count_by_stage(jobs)
-    return (
-        f"requeue: {count_text(stages['live'], 'live job', 'return')} to the previous position in the queue;"
-        " work since the last checkpoint is lost."
-    ) + _refusal_text(stages["waiting"] + stages["finished"])
+    live = count_text(stages["live"], "live job", "return")
+    effect = f"requeue: {live} to the previous position in the queue; work since the last checkpoint is lost."
+    return effect + _refusal_text(stages["waiting"] + stages["finished"])
 
 
 def _priority_effect(jobs: Sequence[Job]) -> str:

@@ -9,7 +9,7 @@ many in one statement and forwards only requests that need an individual respons
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -333,26 +333,25 @@ class ReportProgress(ActionEndpoint):
         return result
 
 
-def _read_item(field: str, index: int, item: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+def _read_item(
+    field: str, index: int, item: dict[str, Any], table: dict[str, Any], required: Sequence[str] = ()
+) -> dict[str, Any]:
     try:
-        return parsing.read_fields(item, table, "it")
+        values = parsing.read_fields(item, table, "it")
     except parsing.InvalidField as error:
         raise InvalidRequestField(field, f"number {index}: {error.field}: {error.why}") from None
+    if missing := next((name for name in required if name not in values), ""):
+        raise InvalidRequestField(field, f"number {index}: {missing}: is missing")
+    return values
 
 
 def _read_checkpoint(index: int, item: dict[str, Any]) -> progress.CheckpointReport:
-    fields = _read_item("checkpoints", index, item, CHECKPOINT_READERS)
-    for name in ("path", "step"):
-        if name not in fields:
-            raise InvalidRequestField("checkpoints", f"number {index}: {name}: is missing")
+    fields = _read_item("checkpoints", index, item, CHECKPOINT_READERS, required=("path", "step"))
     return progress.CheckpointReport(**fields)
 
 
 def _read_section(index: int, item: dict[str, Any]) -> progress.SectionReport:
-    fields = _read_item("sections", index, item, SECTION_READERS)
-    for name in ("name", "began_at"):
-        if name not in fields:
-            raise InvalidRequestField("sections", f"number {index}: {name}: is missing")
+    fields = _read_item("sections", index, item, SECTION_READERS, required=("name", "began_at"))
     return progress.SectionReport(**fields)
 
 

@@ -115,11 +115,9 @@ def integer_reader(low: int, high: int) -> Callable[[str, Any], int]:
 
 
 def read_bool(name: str, value: Any) -> bool:
-    return (
-        value
-        if isinstance(value, bool)
-        else raise_invalid_field(name, f"is {json_type_name(value)}, not true or false")
-    )
+    if not isinstance(value, bool):
+        raise_invalid_field(name, f"is {json_type_name(value)}, not true or false")
+    return value
 
 
 def pattern_reader(pattern: re.Pattern[str], what: str) -> Callable[[str, Any], str]:

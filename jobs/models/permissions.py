@@ -59,6 +59,10 @@ class Caller:
         teams."""
         return self.bound_team_id is None and self.user.has_perm("jobs.operate_cluster")
 
+    @property
+    def acts_for_all_teams(self) -> bool:
+        return bool(self.may_operate_clusters or self.is_site_admin)
+
     def may(self, *any_of: str) -> bool:
         """Return whether the user has one of these permissions. Never true for a token bound to a team."""
         return self.bound_team_id is None and any(self.user.has_perm(permission) for permission in any_of)
@@ -69,9 +73,8 @@ class Caller:
     def teams(self, role: str = TeamRole.VIEWER) -> QuerySet[Team]:
         if self.is_site_admin:
             return Team.objects.all()
-        return Team.objects.filter(
-            pk__in=[team for team, own_role in self.roles.items() if own_role.rank >= TeamRole(role).rank]
-        )
+        ids = [team for team, own_role in self.roles.items() if own_role.rank >= TeamRole(role).rank]
+        return Team.objects.filter(pk__in=ids)
 
     def visible_team_ids(self) -> list[int] | None:
         """Return the teams whose jobs the caller may see; None: all."""

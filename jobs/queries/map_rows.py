@@ -115,16 +115,14 @@ def _readings_by_node(rows: QuerySet[Sample]) -> dict[int, GpuReadings]:
 def readings_at(cluster: Cluster, at: datetime) -> dict[int, GpuReadings]:
     """Return 5-minute means or, where they are not aggregated yet, the newest reading of the minute before."""
     five = Resolution.FIVE_MINUTES
-    return _readings_by_node(
-        Sample.objects.filter(resolution=five, at=interval_start(at, five), node__cluster=cluster)
-    ) or readings(cluster, at)
+    samples = Sample.objects.filter(resolution=five, at=interval_start(at, five), node__cluster=cluster)
+    return _readings_by_node(samples) or readings(cluster, at)
 
 
 def gpus_with_xid(cluster: Cluster, at: datetime) -> dict[int, list[int]]:
     """Return the GPUs with an Xid code at that time, by node. The driver shows a code until it is reloaded."""
-    coded = {
-        node: [gpu for gpu, code in enumerate(gpus.xid) if code] for node, gpus in readings_at(cluster, at).items()
-    }
+    rows = readings_at(cluster, at).items()
+    coded = {node: [gpu for gpu, code in enumerate(gpus.xid) if code] for node, gpus in rows}
     return {node: gpus for node, gpus in coded.items() if gpus}
 
 

@@ -59,9 +59,8 @@ def mark_staging_lost(row: Staging, why: str, now: datetime) -> None:
 def start_staging_removal(row: Staging, campaign: Campaign, now: datetime) -> None:
     """Submit the job that removes a copy, on behalf of `campaign`, the last one that needed it."""
     spec = orders.removal_job(f"unstage-{campaign.public_id}", row.node, row.nonce, row.path)
-    _set_staging_state(
-        row, StagingState.READY, StagingState.REMOVING, now, removal=_submit_staging_job(campaign, spec, now)
-    )
+    removal = _submit_staging_job(campaign, spec, now)
+    _set_staging_state(row, StagingState.READY, StagingState.REMOVING, now, removal=removal)
 
 
 @transaction.atomic

@@ -18,6 +18,15 @@ class EventQueue:
         self._planned += 1
         heappush(self._due, (max(at, self.now), self._planned, action))
 
+    def every(self, interval_s: float, action: TimedAction) -> None:
+        """Run the action again and again, the first time after one interval."""
+
+        def run_and_repeat(now: float) -> None:
+            action(now)
+            self.at(now + interval_s, run_and_repeat)
+
+        self.at(self.now + interval_s, run_and_repeat)
+
     def run(self, until: float) -> None:
         while self._due and self._due[0][0] <= until:
             self.now, _, action = heappop(self._due)

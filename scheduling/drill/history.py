@@ -108,7 +108,7 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
         agenda.at(fault.at, partial(faults.apply_fault, fault))
     campaigns = _schedule_arrivals(stage, settings)
     stage.on_first_step = partial(_plan_attempt, stage, faults, campaigns)
-    _schedule_checks(stage)
+    agenda.every(CHECK_INTERVAL_S, stage.answer.run_checks)
     for day in range(1, math.ceil(settings.days) + 1):
         agenda.run(min(day * 86_400.0, plan.end_s))
         yield min(1.0, day / settings.days)
@@ -143,14 +143,6 @@ def _engine(settings: HistorySettings, plan: DrillPlan) -> Engine:
     ]  # fmt: skip
     quotas = tuple(QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in settings.quotas.items())
     return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
-
-
-def _schedule_checks(stage: DrillSimulation) -> None:
-    def check(now: float) -> None:
-        stage.answer.run_checks(now)
-        stage.agenda.at(now + CHECK_INTERVAL_S, check)
-
-    stage.agenda.at(CHECK_INTERVAL_S, check)
 
 
 def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> CampaignService:

@@ -62,7 +62,7 @@ def run_drill(
     _schedule_arrivals(stage, plan)
     for fault in faults:
         agenda.at(fault.at, partial(fault_injector.apply_fault, fault))
-    _schedule_ticks(stage, plan)
+    agenda.every(TICK_S, stage.answer.run_checks)
     agenda.run(plan.end_s + plan.cooldown_h * 3600)
     tally.jobs = len(stage.works)
     return DrillResult(
@@ -82,14 +82,6 @@ def _handle_first_step(
     if work.flaw and work.flaw.after_s < remaining_s:
         stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, fault_injector.fail_by_own_flaw))
     stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, stage.finish))
-
-
-def _schedule_ticks(stage: DrillSimulation, plan: DrillPlan) -> None:
-    def run_tick(now: float) -> None:
-        stage.answer.run_checks(now)
-        stage.agenda.at(now + TICK_S, run_tick)
-
-    stage.agenda.at(TICK_S, run_tick)
 
 
 def _build_engine(plan: DrillPlan) -> Engine:

@@ -444,11 +444,9 @@ class DrillSimulation:
         return self._noises[1]
 
     def ranks(self, job: str, now: float) -> list[RankTimings]:
-        work = self.works[job]
+        nodes = [self.names[number] for number in self.works[job].nodes]
         slow = {self.names[number]: factor for number, factor in self.slow().items()}
-        return symptoms.rank_step_times(
-            self.plan, [self.names[number] for number in work.nodes], slow, f"{job}:{int(now)}"
-        )
+        return symptoms.rank_step_times(self.plan, nodes, slow, f"{job}:{int(now)}")
 
     def slow(self) -> dict[int, float]:
         """Slow nodes and their factors. They are few, so they are stored separately."""

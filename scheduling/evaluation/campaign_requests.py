@@ -6,7 +6,7 @@ API, forms and command line share this module, so they show the same messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -63,20 +63,17 @@ class CampaignSpec:
     rerun: bool = False
 
 
-def read_seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**7:
-        parsing.raise_invalid_field(
-            name, f"is {parsing.short_repr(value)}; must be a number of seconds from 0 to 10000000"
-        )
-    return float(value)
+def _amount_reader(unit: str, low: float, high: int) -> Callable[[str, Any], float]:
+    def read_amount(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            why = f"is {parsing.short_repr(value)}; must be a number of {unit} from {low} to {high}"
+            parsing.raise_invalid_field(name, why)
+        return float(value)
+
+    return read_amount
 
 
-def read_gigabytes(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 10**5:
-        parsing.raise_invalid_field(
-            name, f"is {parsing.short_repr(value)}; must be a number of GB from 0.001 to 100000"
-        )
-    return float(value)
+read_gigabytes = _amount_reader("GB", 0.001, 10**5)
 
 
 def read_directory(name: str, value: Any) -> str:
@@ -95,8 +92,8 @@ DATASET_READERS: dict[str, parsing.FieldReader] = {
     "parts": parsing.integer_reader(1, MAX_DATASET_PARTS),
     "infer": read_command,
     "metric": read_command,
-    "infer_s": read_seconds,
-    "score_s": read_seconds,
+    "infer_s": _amount_reader("seconds", 0, 10**7),
+    "score_s": _amount_reader("seconds", 0, 10**7),
 }
 
 SUITE_READERS: dict[str, parsing.FieldReader] = {

@@ -41,11 +41,8 @@ def requests_of(pod: JsonObject) -> dict[str, Decimal]:
 
 
 def _container_requests(container: JsonObject) -> dict[str, Decimal]:
-    requests = {
-        **value_at(container, "resources", "limits", default={}),
-        **value_at(container, "resources", "requests", default={}),
-    }
-    return {name: parse_quantity(value) for name, value in requests.items()}
+    limits, requests = (value_at(container, "resources", part, default={}) for part in ("limits", "requests"))
+    return {name: parse_quantity(value) for name, value in {**limits, **requests}.items()}
 
 
 def _sum(amounts: Iterable[Amounts]) -> dict[str, Decimal]:

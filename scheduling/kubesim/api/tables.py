@@ -61,10 +61,8 @@ def _definition(column: Column) -> JsonObject:
 
 def _row(resource: ResourceType, columns: Sequence[Column], found: JsonObject, now: float, include: str) -> JsonObject:
     shown = {"None": None, "Object": {"kind": resource.kind, "apiVersion": resource.api_version, **found}}
-    return {
-        "cells": [column.value(found, now) for column in columns],
-        "object": shown.get(include, partial_object(found)),
-    }
+    cells = [column.value(found, now) for column in columns]
+    return {"cells": cells, "object": shown.get(include, partial_object(found))}
 
 
 def partial_object(found: JsonObject) -> JsonObject:

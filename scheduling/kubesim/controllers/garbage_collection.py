@@ -92,9 +92,8 @@ class GarbageCollector(Controller):
     def _orphan_dependents(self, owner: JsonObject) -> None:
         for key, dependent in list(self._existing_dependents(owner)):
             references = [one for one in owner_references(dependent) if one.get("uid") != uid_of(owner)]
-            self.plane.writer.put(
-                key, {**dependent, "metadata": {**dependent["metadata"], "ownerReferences": references}}
-            )
+            metadata = {**dependent["metadata"], "ownerReferences": references}
+            self.plane.writer.put(key, {**dependent, "metadata": metadata})
 
     def _existing_dependents(self, owner: JsonObject) -> Iterator[tuple[ObjectKey, JsonObject]]:
         for key in list(self._dependents.get(uid_of(owner), {})):
