@@ -19,10 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.zoo_systems import chronus, fgd, gavel
+from bench.zoo_systems import chronus, fgd, gavel, pollux
 from bench.zoo_systems.artefacts import ArtefactMissing, Row
 
-SYSTEMS = {"FGD": fgd.compare, "Gavel": gavel.compare, "Chronus": chronus.compare}
+SYSTEMS = {"FGD": fgd.compare, "Gavel": gavel.compare, "Chronus": chronus.compare, "Pollux": pollux.compare}
 MAX_DIFFERENCE = 0.05
 
 
