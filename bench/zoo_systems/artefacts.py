@@ -42,8 +42,13 @@ def repository(artefacts: Path, name: str) -> Path:
 
 
 def read_file(repo: Path, path: str, branch: str = "HEAD") -> str:
-    words = ["git", f"--git-dir={repo}", "show", f"{branch}:{path}"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return read_bytes(repo, path, branch).decode()
+
+
+def read_bytes(repo: Path, path: str, branch: str = "HEAD") -> bytes:
+    return subprocess.run(
+        ["git", f"--git-dir={repo}", "show", f"{branch}:{path}"], check=True, capture_output=True
+    ).stdout
 
 
 def read_csv(repo: Path, path: str, branch: str = "HEAD") -> list[dict[str, str]]:
