@@ -21,14 +21,11 @@ from scheduling.engine.widths.values import Places, WidthJob, WidthPolicy, Width
 
 ROUNDS = 20
 ROUND_S = 120.0
-LIMITS_TRIED = 12
+LIMITS_TRIED = 6
 LATENESS_POWER = 12.0
 PENALTY = 1e-3  # of a second that is left, in units of the mean logarithm per round
 PROGRESS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-LOGARITHMS = (
-    math.log(1e-6),
-    *map(math.log, PROGRESS[1:]),
-)  # between these, a line: starting adds much, the rest little
+LOGARITHMS = (math.log(1e-6), *map(math.log, PROGRESS[1:]))  # lines between them: to start adds much, the rest little
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,11 @@ class Plan:
         utility = sum(job.utility(self.rounds[job.job.number]) for job in jobs) / (len(jobs) * ROUNDS)
         return utility - PENALTY * max(0.0, *(job.left_s - self.rounds[job.job.number] * ROUND_S for job in jobs))
 
-    def turn(self, job: PlannedJob) -> tuple[bool, bool, float, bool, float]:
-        """Jobs of the plan first: those that cannot miss a round of it, then the late ones, then those that run."""
+    def turn(self, job: PlannedJob) -> tuple[bool, bool, bool, bool, float]:
+        """Jobs of the plan first: those that cannot miss a round of it, those that run, those that it ends, late ones."""
         rounds = self.rounds[job.job.number]
         is_critical = min(rounds, job.demanded(self.limit_s)) == ROUNDS
-        return not rounds, not is_critical, -job.weight, not job.job.places, -job.left_s
+        return not rounds, not is_critical, not job.job.places, rounds < job.useful(), -job.weight
 
 
 def best_plan(jobs: list[PlannedJob], gpus: int) -> Plan:
