@@ -86,7 +86,7 @@ class Plan:
         return utility - PENALTY * max(0.0, *(job.left_s - self.rounds[job.job.number] * ROUND_S for job in jobs))
 
     def turn(self, job: PlannedJob) -> tuple[bool, bool, bool, bool, float]:
-        """Jobs of the plan first: those that cannot miss a round of it, those that run, those that it ends, late ones."""
+        """Jobs of the plan first: those that need all its rounds, those that run, those that it ends, late ones."""
         rounds = self.rounds[job.job.number]
         is_critical = min(rounds, job.demanded(self.limit_s)) == ROUNDS
         return not rounds, not is_critical, not job.job.places, rounds < job.useful(), -job.weight

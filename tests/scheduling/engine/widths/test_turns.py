@@ -65,11 +65,11 @@ def test_fractions_for_equal_delays_use_all_gpus():
 
 
 def test_longest_job_never_waits_if_it_decides_when_all_end():
-    # The long one has 30 rounds left, and the others 2 each
-    long = job(0, requested=4, work=4 * 30 * ROUND_S, age_s=0.0)
-    short = [job(number, requested=4, work=4 * 2 * ROUND_S, age_s=0.0) for number in range(1, 4)]
+    # The long one has 30 rounds left, and the others 2 each: too many to run next to it in 20 rounds
+    long = job(12, requested=4, work=4 * 30 * ROUND_S, age_s=0.0)
+    short = [job(number, requested=4, work=4 * 2 * ROUND_S, age_s=0.0) for number in range(12)]
 
-    assert rounds_run(FairProgress(), [*short, long], 6, nodes=1)[0] == 6
+    assert rounds_run(FairProgress(), [*short, long], 6)[12] == 6
 
 
 def test_late_short_job_goes_before_others():
