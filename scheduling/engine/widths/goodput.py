@@ -45,10 +45,9 @@ class GradientNoise:
     squared_norm: float
     variance: float
 
-    def gain(self, scale: Floats) -> Floats:
+    def gain(self, scale: Floats | float) -> Floats:
         """Progress of a step whose batch is `scale` times the initial one."""
-        gains: Floats = (self.variance + self.squared_norm) / (self.variance / scale + self.squared_norm)
-        return gains
+        return np.asarray((self.variance + self.squared_norm) / (self.variance / scale + self.squared_norm))
 
 
 def split_of(batch: float, gpus: int, limits: BatchLimits) -> BatchSplit:

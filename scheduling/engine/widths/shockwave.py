@@ -4,7 +4,7 @@ The plan maximizes the sum of the logarithms of the jobs' progress, less a penal
 left after the plan. A job whose expected end is later than with an equal part of the GPUs weighs more. The authors
 solve an integer program and predict how batch sizes will change. Here the plan counts GPU-rounds and not single rounds.
 For each limit on the time left, jobs get the rounds that the limit demands, then rounds go where they add the most; the
-best of some limits is taken. The plan is made anew in every round. What a job has left is its forecast.
+best of some limits is taken. What a job has left is its forecast.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scheduling.engine.widths.turns import equal_part, fitting_widths, seconds_l
 from scheduling.engine.widths.values import Places, WidthJob, WidthPolicy, WidthView
 
 ROUNDS = 20
+ROUNDS_KEPT = 8  # a plan is made anew after these rounds, or when jobs come or end
 ROUND_S = 120.0
 LIMITS_TRIED = 6
 LATENESS_POWER = 12.0
@@ -56,14 +57,19 @@ class FairProgress(WidthPolicy):
 
     def __init__(self) -> None:
         self._fair_ends: dict[int, tuple[int, float]] = {}  # how many estimates, and their mean
+        self._plan = Plan(0.0, {})
+        self._carried_out = 0  # rounds of the plan
 
     def places(self, view: WidthView) -> dict[int, Places]:
-        if not view.jobs:
-            return {}
         jobs = [self._planned(view, job) for job in view.jobs]
-        plan = best_plan(jobs, view.gpus)
-        order = sorted(jobs, key=plan.turn)
-        return spread_places(view, fitting_widths(view, [job.job for job in order]))
+        if self._carried_out >= ROUNDS_KEPT or self._plan.rounds.keys() != {job.number for job in view.jobs}:
+            self._plan = best_plan(jobs, view.gpus)
+            self._carried_out = 0
+        self._carried_out += 1
+        widths = fitting_widths(view, [job.job for job in sorted(jobs, key=self._plan.turn)])
+        for number in widths:
+            self._plan.rounds[number] -= 1
+        return spread_places(view, widths)
 
     def _planned(self, view: WidthView, job: WidthJob) -> PlannedJob:
         left_s = seconds_left(view, job)
@@ -79,21 +85,21 @@ class FairProgress(WidthPolicy):
 @dataclass(frozen=True)
 class Plan:
     limit_s: float  # what a job may have left after the plan
-    rounds: dict[int, int]  # of each job
+    rounds: dict[int, int]  # that each job still has in the plan
 
     def value(self, jobs: list[PlannedJob]) -> float:
-        utility = sum(job.utility(self.rounds[job.job.number]) for job in jobs) / (len(jobs) * ROUNDS)
+        utility = sum(job.utility(self.rounds[job.job.number]) for job in jobs) / max(1, len(jobs) * ROUNDS)
         return utility - PENALTY * max(0.0, *(job.left_s - self.rounds[job.job.number] * ROUND_S for job in jobs))
 
     def turn(self, job: PlannedJob) -> tuple[bool, bool, bool, bool, float]:
         """Jobs of the plan first: those that need all its rounds, those that run, those that it ends, late ones."""
         rounds = self.rounds[job.job.number]
         is_critical = min(rounds, job.demanded(self.limit_s)) == ROUNDS
-        return not rounds, not is_critical, not job.job.places, rounds < job.useful(), -job.weight
+        return rounds <= 0, not is_critical, not job.job.places, rounds < job.useful(), -job.weight
 
 
 def best_plan(jobs: list[PlannedJob], gpus: int) -> Plan:
-    longest_s = max(job.left_s for job in jobs)
+    longest_s = max((job.left_s for job in jobs), default=0.0)
     limits = [longest_s - ROUNDS * ROUND_S * step / LIMITS_TRIED for step in range(LIMITS_TRIED + 1)]
     plans = [Plan(limit_s, plan_within(jobs, gpus, limit_s)) for limit_s in limits]
     return max(plans, key=lambda plan: plan.value(jobs))

@@ -47,8 +47,7 @@ class StepModel:
 
     def step_times(self, gpus: Ints, nodes: Ints, per_gpu: Floats | Ints) -> Floats:
         compute, sync = self.compute_times(per_gpu), self._sync_times(gpus, nodes)
-        times: Floats = (compute**self.overlap + sync**self.overlap) ** (1 / self.overlap)
-        return times
+        return np.asarray((compute**self.overlap + sync**self.overlap) ** (1 / self.overlap), np.float64)
 
     def _sync_times(self, gpus: Ints, nodes: Ints) -> Floats:
         further = np.maximum(gpus - 2, 0)

@@ -64,7 +64,7 @@ class Training:
         return step_s + (split.rounds - 1) * compute_s
 
     def gain(self, batch: int, epoch: int) -> float:
-        return float(self.noise(batch, epoch).gain(np.float64(batch / self.limits.initial)))
+        return float(self.noise(batch, epoch).gain(batch / self.limits.initial))
 
 
 class TrainingModel(ElasticModel):

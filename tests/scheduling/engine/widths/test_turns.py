@@ -97,3 +97,23 @@ def test_plan_has_no_more_rounds_than_gpus():
 
     assert sum(rounds[each.job.number] * each.job.requested for each in jobs) <= 8 * ROUNDS
     assert max(rounds.values()) <= ROUNDS
+
+
+def test_plan_is_kept_until_a_job_comes():
+    """The newcomer has waited for a long time, so a new plan starts it."""
+    running, waiting = (job(number, requested=4, work=4 * 9 * ROUND_S, age_s=60.0) for number in range(2))
+    policy = FairProgress()
+    first = policy.places(view(running, waiting, nodes=1))
+    holder = next(iter(first))
+    jobs = [replace(each, places=first.get(each.number, NOWHERE)) for each in (running, waiting)]
+
+    assert policy.places(view(*jobs, nodes=1)) == first
+
+    late = job(2, requested=4, work=4 * ROUND_S, age_s=500 * ROUND_S)
+    stopped = [replace(each, places=NOWHERE) for each in jobs]
+
+    assert holder not in policy.places(view(*stopped, late, nodes=1))
+
+
+def test_empty_cluster_has_no_plan():
+    assert FairProgress().places(view()) == {}
