@@ -42,8 +42,7 @@ class StepModel:
     overlap: float | Floats
 
     def compute_times(self, per_gpu: Floats | Ints) -> Floats:
-        times: Floats = self.compute_s + self.compute_per_item_s * per_gpu
-        return times
+        return np.asarray(self.compute_s + self.compute_per_item_s * per_gpu, np.float64)
 
     def step_times(self, gpus: Ints, nodes: Ints, per_gpu: Floats | Ints) -> Floats:
         compute, sync = self.compute_times(per_gpu), self._sync_times(gpus, nodes)
