@@ -3,6 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from scheduling.engine.widths.afs import PairwiseGains
 from scheduling.engine.widths.optimus import MarginalGains
 from scheduling.engine.widths.pollux import HarmonicSpeedups, best_widths, widths_up_to
 from scheduling.engine.widths.tiresias import FIRST_QUEUE_GPU_S, TwoQueues
@@ -60,6 +61,49 @@ def test_no_job_gets_gpus_that_do_not_make_it_faster():
 
 def test_jobs_that_came_last_wait_if_there_are_more_jobs_than_gpus():
     assert set(widths(MarginalGains().places(view(*map(job, range(10)))))) == set(range(8))
+
+
+# AFS
+
+
+def test_equal_speeds_favor_the_job_that_ends_first():
+    short, long = job(0, work=100.0), job(1, work=900.0)
+
+    found = widths(PairwiseGains().places(view(short, long)))
+
+    assert found[0] > found[1] > 0
+
+
+def test_longer_job_gets_the_gpu_if_the_shorter_one_hardly_gains():
+    short, long = job(0, work=100.0, exponent=0.1), job(1, work=900.0)
+
+    assert widths(PairwiseGains().places(view(short, long))) == {0: 1, 1: 7}
+
+
+def test_shortest_jobs_start_if_there_are_more_jobs_than_gpus():
+    jobs = [job(number, work=100.0 - number) for number in range(10)]
+
+    assert set(widths(PairwiseGains().places(view(*jobs)))) == set(range(2, 10))
+
+
+def test_gpu_that_makes_no_job_faster_stays_free():
+    assert widths(PairwiseGains().places(view(job(0, exponent=-0.5), job(1, widest=3)))) == {0: 1, 1: 3}
+
+
+@pytest.mark.parametrize("exponents", [(0.9, 0.5), (0.5, 0.9), (0.7, 0.7)])
+def test_pair_shares_gpus_almost_as_well_as_any_split(exponents):
+    """Of all splits until the first of the two ends, with all GPUs for the other afterwards."""
+    works = 300.0, 500.0
+    chosen = widths(PairwiseGains().places(view(*(job(at, work=works[at], exponent=exponents[at]) for at in (0, 1)))))
+
+    def total_s(gpus):
+        ends = [work / count**power for work, count, power in zip(works, gpus, exponents, strict=True)]
+        first = ends.index(min(ends))
+        left = works[1 - first] * (1 - min(ends) / max(ends))
+        return 2 * min(ends) + left / 8 ** exponents[1 - first]
+
+    best = min(total_s((gpus, 8 - gpus)) for gpus in range(1, 8))
+    assert total_s((chosen[0], chosen[1])) <= 1.1 * best
 
 
 # Pollux
