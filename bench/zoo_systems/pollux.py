@@ -32,7 +32,6 @@ BRANCH = "osdi21-artifact"
 SETTING = ElasticSetting(nodes=16, node_gpus=4)
 WORKLOAD = "workload-6"
 APPLICATIONS = ("bert", "cifar10", "ncf", "imagenet", "deepspeech2", "yolov3")
-EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 LARGEST_PER_GPU = {"yolov3": 8}  # of the others, the largest that was measured
 ONE_GPU = "ncf"
 Workload = list[dict[str, str]]
@@ -102,7 +101,7 @@ def read_training(repo: Path, name: str) -> Training:
     folder = f"simulator/traces/{name}"
     found = (part for part in file_names(repo, folder, BRANCH) if part.startswith("validation-"))
     runs = sorted((int(part[11:-4]), read_csv(repo, f"{folder}/{part}", BRANCH)) for part in found)
-    epochs = range(EPOCHS[name])
+    epochs = range(min(len(rows) for _, rows in runs))
     placements = read_csv(repo, f"{folder}/placements.csv", BRANCH)
     sizes = [int(row["local_bsz"]) for row in placements]
     return Training(
