@@ -41,10 +41,20 @@ def repository(artefacts: Path, name: str) -> Path:
     raise ArtefactMissing(f"{artefacts} contains no clone of {name}.")
 
 
-def read_file(repo: Path, path: str) -> str:
-    words = ["git", f"--git-dir={repo}", "show", f"HEAD:{path}"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+def read_file(repo: Path, path: str, branch: str = "HEAD") -> str:
+    return read_bytes(repo, path, branch).decode()
 
 
-def read_csv(repo: Path, path: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(read_file(repo, path))))
+def read_bytes(repo: Path, path: str, branch: str = "HEAD") -> bytes:
+    return subprocess.run(
+        ["git", f"--git-dir={repo}", "show", f"{branch}:{path}"], check=True, capture_output=True
+    ).stdout
+
+
+def read_csv(repo: Path, path: str, branch: str = "HEAD") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_file(repo, path, branch))))
+
+
+def file_names(repo: Path, folder: str, branch: str = "HEAD") -> list[str]:
+    words = ["git", f"--git-dir={repo}", "ls-tree", "--name-only", f"{branch}:{folder}"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()

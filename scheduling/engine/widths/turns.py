@@ -1,0 +1,54 @@
+"""Jobs at the widths that their users ask for take turns on the GPUs, each for a fraction of the time.
+
+Every round adds to the claim of a job its fraction, and a round in which it runs takes 1 away. The job with the largest
+claim goes first; among equal ones, one that is running, because it needs no restart. GPUs that are left go to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduling.engine.widths.placing import spread_places
+from scheduling.engine.widths.values import Places, WidthJob, WidthPolicy, WidthView
+
+
+class TakeTurns(WidthPolicy):
+    def __init__(self) -> None:
+        self._claims: dict[int, float] = {}
+
+    def fractions(self, view: WidthView) -> Mapping[int, float]:
+        """The fraction of time of each job, by number."""
+        raise NotImplementedError
+
+    def places(self, view: WidthView) -> dict[int, Places]:
+        fractions = self.fractions(view)
+        self._claims = {
+            job.number: self._claims.get(job.number, 0.0) + fractions.get(job.number, 0.0) for job in view.jobs
+        }
+        widths = fitting_widths(view, sorted(view.jobs, key=self._turn))
+        for number in widths:
+            self._claims[number] -= 1.0
+        return spread_places(view, widths)
+
+    def _turn(self, job: WidthJob) -> tuple[float, bool, int]:
+        return -self._claims[job.number], not job.places, job.number
+
+
+def fitting_widths(view: WidthView, ordered: list[WidthJob]) -> dict[int, int]:
+    """The requested widths of the jobs that fit, in this order."""
+    left = view.gpus
+    widths: dict[int, int] = {}
+    for job in ordered:
+        if job.requested <= left:
+            widths[job.number] = job.requested
+            left -= job.requested
+    return widths
+
+
+def equal_part(view: WidthView, gpus: int = 1) -> float:
+    """The fraction of time in which a job of this width uses an equal part of all GPUs."""
+    return min(1.0, view.gpus / len(view.jobs) / gpus)
+
+
+def seconds_left(view: WidthView, job: WidthJob) -> float:
+    return job.forecast.seconds_left(job.requested, view.fewest_nodes(job.requested))

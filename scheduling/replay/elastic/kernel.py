@@ -1,0 +1,151 @@
+"""Replays a policy that decides the width and the nodes of each job, once in every round of a minute.
+
+A job whose places change loses the time of a restart and no progress. Within a round its speed may change, where an
+epoch ends. Pure and reproducible: random numbers come from the policies, which have seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.traces.trace import Floats
+from scheduling.engine.widths.values import NOWHERE, Places, WidthJob, WidthPolicy, WidthView, width
+from scheduling.replay.elastic.jobs import ElasticModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticJob:
+    submit_s: float
+    gpus: int  # what its user asked for
+    model: ElasticModel  # remembers what it measured: serves one replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticSetting:
+    nodes: int
+    node_gpus: int
+    round_s: float = 60.0
+    restart_s: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticOutcome:
+    ended_s: Floats  # one entry per job, in order of submission
+    restarts: int
+    busy_gpu_s: float
+    rounds: int
+
+
+@dataclass
+class _Run:
+    """The state of a job that has been submitted and has not ended."""
+
+    number: int
+    job: ElasticJob
+    places: Places = NOWHERE
+    progress: float = 0.0
+    attained_gpu_s: float = 0.0
+    restarts: int = -1
+    restart_left_s: float = 0.0
+
+    def move(self, places: Places, restart_s: float) -> None:
+        if places != self.places:
+            self.places = places
+            self.restart_left_s = restart_s
+            self.restarts += bool(places)
+
+    def advance(self, seconds: float) -> float:
+        """Run for this time. Returns the time that is left if the job ends before, or 0."""
+        waited = min(self.restart_left_s, seconds)
+        self.restart_left_s -= waited
+        left = self._train(seconds - waited) if self.places else 0.0
+        self.attained_gpu_s += (seconds - left) * width(self.places)
+        return left
+
+    @property
+    def has_ended(self) -> bool:
+        return self.progress >= self.job.model.work
+
+    def _train(self, seconds: float) -> float:
+        spread = tuple(gpus for _, gpus in self.places)
+        while seconds > 0 and not self.has_ended:
+            speed = self.job.model.speed(spread, self.progress)
+            until = self.job.model.next_change(self.progress)
+            took = (until - self.progress) / speed
+            self.progress = until if took <= seconds else self.progress + speed * seconds
+            seconds -= min(took, seconds)
+        return seconds
+
+
+class ElasticReplay:
+    def __init__(self, jobs: Sequence[ElasticJob], policy: WidthPolicy, setting: ElasticSetting) -> None:
+        self._jobs, self._policy, self._setting = jobs, policy, setting
+        self._active: list[_Run] = []
+        self._arrived = 0
+        self._ended_s = np.full(len(jobs), math.nan)
+        self._now = self._busy_gpu_s = 0.0
+        self._restarts = self._rounds = 0
+
+    def run(self) -> ElasticOutcome:
+        while self._active or self._arrived < len(self._jobs):
+            if not self._active:
+                self._skip_to(self._jobs[self._arrived].submit_s)
+            self._admit()
+            self._place()
+            self._advance()
+        return ElasticOutcome(
+            ended_s=self._ended_s, restarts=self._restarts, busy_gpu_s=self._busy_gpu_s, rounds=self._rounds
+        )
+
+    def _skip_to(self, time_s: float) -> None:
+        """Go to the first round that starts at this time or later."""
+        self._now = max(self._now, math.ceil(time_s / self._setting.round_s) * self._setting.round_s)
+
+    def _admit(self) -> None:
+        while self._arrived < len(self._jobs) and self._jobs[self._arrived].submit_s <= self._now:
+            self._active.append(_Run(self._arrived, self._jobs[self._arrived]))
+            self._arrived += 1
+
+    def _place(self) -> None:
+        view = self._view()
+        places = self._policy.places(view)
+        if min(view.free(places.values())) < 0:
+            raise ValueError(f"{self._policy.name} used more GPUs of a node than there are.")
+        for run in self._active:
+            run.move(places.get(run.number, NOWHERE), self._setting.restart_s)
+
+    def _view(self) -> WidthView:
+        jobs = tuple(self._seen(run) for run in self._active)
+        return WidthView(now=self._now, nodes=self._setting.nodes, node_gpus=self._setting.node_gpus, jobs=jobs)
+
+    def _seen(self, run: _Run) -> WidthJob:
+        return WidthJob(
+            number=run.number,
+            age_s=self._now - run.job.submit_s,
+            attained_gpu_s=run.attained_gpu_s,
+            restarts=max(0, run.restarts),
+            requested=run.job.gpus,
+            widest=run.job.model.widest,
+            places=run.places,
+            forecast=run.job.model.forecast(run.progress),
+        )
+
+    def _advance(self) -> None:
+        for run in self._active:
+            left = run.advance(self._setting.round_s)
+            self._busy_gpu_s += (self._setting.round_s - left) * width(run.places)
+            if run.has_ended:
+                self._ended_s[run.number] = self._now + self._setting.round_s - left
+                self._restarts += run.restarts
+        self._active = [run for run in self._active if not run.has_ended]
+        self._now += self._setting.round_s
+        self._rounds += 1
+
+
+def replay_elastic(jobs: Sequence[ElasticJob], policy: WidthPolicy, setting: ElasticSetting) -> ElasticOutcome:
+    """Replay the jobs, which are in order of submission, until all have ended."""
+    return ElasticReplay(jobs, policy, setting).run()

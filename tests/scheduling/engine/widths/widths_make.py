@@ -1,0 +1,35 @@
+"""Views of small clusters for policies of elastic jobs."""
+
+import numpy as np
+
+from scheduling.engine.widths.values import Forecast, WidthJob, WidthView
+
+
+class PowerLaw(Forecast):
+    """A job whose speed is a power of its width, on any nodes."""
+
+    def __init__(self, exponent=1.0, work=1000.0):
+        self.exponent, self.work = exponent, work
+
+    def speeds(self, gpus, nodes):
+        return np.asarray(gpus, float) ** self.exponent
+
+    def seconds_left(self, gpus, nodes):
+        return self.work / gpus**self.exponent
+
+
+def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, restarts=0, **forecast):
+    return WidthJob(
+        number=number,
+        age_s=age_s,
+        attained_gpu_s=used,
+        restarts=restarts,
+        requested=requested,
+        widest=widest,
+        places=places,
+        forecast=PowerLaw(**forecast),
+    )
+
+
+def view(*jobs, nodes=2, node_gpus=4, now=0.0):
+    return WidthView(now=now, nodes=nodes, node_gpus=node_gpus, jobs=jobs)
