@@ -1,0 +1,26 @@
+"""The jobs of a replay as a schedule for `scheduling.power.budget_run`. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.power.budget_run import PowerJobs
+from scheduling.power.power_profiles import LOW_PRIORITY_KINDS, draw_profiles
+from scheduling.replay.run import PolicyRun
+
+
+def power_jobs(run: PolicyRun, seed: int = 0) -> PowerJobs:
+    """The jobs that ran, in order of their starts, with drawn profiles. Raise ValueError if the policy stopped jobs."""
+    if run.stops.any():
+        raise ValueError(f"policy: {run.policy} stopped jobs. Use a policy without preemption, such as fifo-skip.")
+    ran = np.flatnonzero(np.isfinite(run.ended_s))
+    rows = ran[np.argsort(run.started_s[ran], kind="stable")]
+    trace = run.trace.rows(rows)
+    work_s = run.held_s[rows]
+    return PowerJobs(
+        start_s=run.started_s[rows],
+        work_s=work_s,
+        gpus=trace.gpus,
+        is_low=np.isin(np.array(list(trace.kinds)), sorted(LOW_PRIORITY_KINDS)),
+        profiles=draw_profiles(list(trace.kinds), work_s, seed),
+    )
