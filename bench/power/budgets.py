@@ -98,7 +98,7 @@ def print_run(name: str, run: BudgetRun, jobs: PowerJobs, fleet: PowerFleet, too
     print(
         f"{name:16}peak {run.peak_w / run.budget_w:.1%}, {len(run.excursions)} excursions, longest "
         f"{run.longest_excursion_s:.1f} s, {run.above_s:.0f} s in all; slower: {slow}; starts "
-        f"{np.nanmean(run.started_s - jobs.start_s):.1f} s later; {run.energy_kwh:,.0f} kWh, "
+        f"{max(0.0, np.nanmean(run.started_s - jobs.start_s)):.1f} s later; {run.energy_kwh:,.0f} kWh, "
         f"{run.energy_kwh * 1000 / hours / fleet.nodes:,.0f} W per node; hours at each step: {levels}; "
         f"{run.stepped_s / 3600:.1f} of {hours:.1f} h in steps; {took_s:.1f} s"
     )

@@ -74,8 +74,9 @@ def draw_profiles(kinds: Sequence[str], work_s: Floats, seed: int = 0) -> PowerP
     words = np.array(kinds, dtype=np.str_)
     for kind in sorted(set(kinds)):
         rows, power = np.flatnonzero(words == kind), KIND_POWER.get(kind, TRAINING)
-        for name in ("high_w", "low_w", "high_share"):
-            getattr(drawn, name)[rows] = dice.uniform(*getattr(power, name), size=len(rows))
+        drawn.high_w[rows] = dice.uniform(*power.high_w, size=len(rows))
+        drawn.low_w[rows] = dice.uniform(*power.low_w, size=len(rows))
+        drawn.high_share[rows] = dice.uniform(*power.high_share, size=len(rows))
         if power.period_s is None:
             drawn.period_s[rows] = work_s[rows]
             drawn.offset_s[rows] = -LOADING * work_s[rows]
