@@ -63,6 +63,11 @@ class PowerFleet:
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
 
+    def watts_above_idle(self, gpu_w: Floats) -> Floats:
+        """What a node draws more for a GPU at this power than for an idle one."""
+        more: Floats = self.supply_factor * np.maximum(0.0, gpu_w - self.clocks.idle_w)
+        return more
+
     def power_w(self, busy_gpus: float, busy_w: float) -> float:
         """The power of all nodes, of which `busy_gpus` draw `busy_w` together and the others are idle."""
         idle_w = max(0.0, self.gpus - busy_gpus) * self.clocks.idle_w

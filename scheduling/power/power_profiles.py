@@ -59,6 +59,11 @@ class PowerProfiles:
     def rows(self, chosen: npt.NDArray[np.intp]) -> PowerProfiles:
         return PowerProfiles(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
+    @property
+    def peak_w(self) -> Floats:
+        peaks: Floats = np.maximum(self.high_w, self.low_w)
+        return peaks
+
     def high_s(self, work_s: Floats) -> Floats:
         """The time of compute before this position of the work, up to a constant of the job."""
         at = work_s + self.offset_s

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.power.budget_run import PowerJobs
-from scheduling.power.power_profiles import LOW_PRIORITY_KINDS, draw_profiles
+from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
+from scheduling.replay.power_setting import trace_profiles
 from scheduling.replay.run import PolicyRun
 
 
@@ -16,11 +17,10 @@ def power_jobs(run: PolicyRun, seed: int = 0) -> PowerJobs:
     ran = np.flatnonzero(np.isfinite(run.ended_s))
     rows = ran[np.argsort(run.started_s[ran], kind="stable")]
     trace = run.trace.rows(rows)
-    work_s = run.held_s[rows]
     return PowerJobs(
         start_s=run.started_s[rows],
-        work_s=work_s,
+        work_s=run.held_s[rows],
         gpus=trace.gpus,
         is_low=np.isin(np.array(list(trace.kinds)), sorted(LOW_PRIORITY_KINDS)),
-        profiles=draw_profiles(list(trace.kinds), work_s, seed),
+        profiles=trace_profiles(run.trace, seed).rows(rows),
     )

@@ -16,7 +16,7 @@ import numpy as np
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import EncodedColumn, Floats, Ints, Trace
 from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
-from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
+from scheduling.engine.cluster import NodeView, PowerBudget, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
@@ -26,9 +26,11 @@ from scheduling.engine.policies import rules_factory
 from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
+from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
+from scheduling.replay.power_setting import PowerSetting, predicted_watts
 from scheduling.replay.run_time_errors import expected_run_times
 from scheduling.replay.usage_over_time import UsageSampler, UsageSeries
 
@@ -62,6 +64,7 @@ class ReplaySetting:
     load: int = 100  # percent: 200 submits the same jobs in half the time
     as_live: bool = False  # with the knowledge of a live cluster, see `as_live`
     min_training_jobs: int = MIN_TRAINING_JOBS  # ended jobs needed before trees are trained
+    power: PowerSetting | None = None
 
     @property
     def gpus(self) -> int:
@@ -74,6 +77,14 @@ class ReplaySetting:
             if self.shares_one_pool
             else sum(self.pools.values()) or self.nodes
         )
+
+    @property
+    def power_budget(self) -> PowerBudget | None:
+        return self.power.budget(self.power_fleet) if self.power else None
+
+    @property
+    def power_fleet(self) -> PowerFleet:
+        return PowerFleet(nodes=self.all_nodes, gpus_per_node=self.gpus_per_node)
 
     @property
     def shares_one_pool(self) -> bool:
@@ -225,7 +236,7 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
     rules = rules_factory(policy, setting.policy_settings)()
     stall_s = setting.faults.stall_s if setting.faults and setting.checkpoint_s else 0.0
     return Engine(
-        NodeResources(replay_nodes(setting, nodes)),
+        NodeResources(replay_nodes(setting, nodes), setting.power_budget),
         rules,
         placement=placement,
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
@@ -386,14 +397,17 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     columns += [accounts.codes] * rules.queues_by_account
     columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
+    watts = predicted_watts(trace, setting.power_fleet, setting.seed) if setting.power_budget else None
+    columns += [watts] if watts is not None else []
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
     groups: dict[int, RequestGroup] = {}
     by_job = []
     for row, number in enumerate(_row_numbers(columns).tolist()):
         if (group := groups.get(number)) is None:
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
+            need = _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool)
             group = groups[number] = engine.request_group(
-                _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool),
+                need if watts is None else replace(need, watts=int(watts[row])),
                 _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
