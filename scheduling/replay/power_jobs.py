@@ -10,10 +10,14 @@ from scheduling.replay.power_setting import trace_profiles
 from scheduling.replay.run import PolicyRun
 
 
+class PowerUnavailable(ValueError):
+    """A sentence for the caller."""
+
+
 def power_jobs(run: PolicyRun, seed: int = 0) -> PowerJobs:
-    """The jobs that ran, in order of their starts, with drawn profiles. Raise ValueError if the policy stopped jobs."""
+    """The jobs that ran, in order of their starts, with drawn profiles. Raise PowerUnavailable if jobs were stopped."""
     if run.stops.any():
-        raise ValueError(f"policy: {run.policy} stopped jobs. Use a policy without preemption, such as fifo-skip.")
+        raise PowerUnavailable(f"policy: {run.policy} stopped jobs. Use one without preemption, such as fifo-skip.")
     ran = np.flatnonzero(np.isfinite(run.ended_s))
     rows = ran[np.argsort(run.started_s[ran], kind="stable")]
     trace = run.trace.rows(rows)

@@ -109,11 +109,12 @@ class PolicyRun:
     outages: tuple[Outage, ...]
     course: UsageSeries
     events: int
-    too_wide: int = 0  # jobs larger than their pool
+    too_wide: int = 0  # jobs larger than their pool, or than its power budget
     no_gpus: int = 0  # jobs without GPUs, where CPUs are not counted
     homeless: int = 0  # jobs of a virtual cluster that the table does not name
     prediction_error_s: float | None = None
     starts: tuple[StartRecord, ...] = ()  # only with `as_live`
+    active_nodes: Floats = field(default_factory=lambda: np.empty((0, 2)))  # time, nodes with jobs; only for sleep
 
 
 JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
@@ -191,10 +192,13 @@ def _replay_pool(
     wide = _too_wide(trace, setting, nodes)
     bare = _without_gpus(trace) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
+    of_any_power = len(trace_kept)
+    trace_kept = _jobs_within_power(trace_kept, setting)
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
     engine = replay_engine(policy, setting, nodes, ahead)
     starts: list[StartRecord] = []
+    active = _ActiveNodes(engine) if setting.power and setting.power.has_sleep else None
     sampler = _usage_sampler(engine, trace_kept, ahead)
     if setting.checkpoint_s:
         engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
@@ -204,6 +208,7 @@ def _replay_pool(
         outage_model=random_outages,
         sample=sampler,
         on_progress=on_progress,
+        on_decision=active,
         on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
         victims_stop_first=setting.as_live,
     )
@@ -221,11 +226,26 @@ def _replay_pool(
         outages=tuple(outcome.outages),
         course=sampler.course(),
         events=outcome.events,
-        too_wide=int(wide.sum()),
+        too_wide=int(wide.sum()) + of_any_power - len(trace_kept),
         no_gpus=int(bare.sum()),
         prediction_error_s=engine.rules.mean_error_s(),
         starts=tuple(starts),
+        active_nodes=np.array(active.rows if active else []).reshape(-1, 2),
     )
+
+
+class _ActiveNodes:
+    """Records the number of nodes with jobs whenever it changes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._resources = engine.resources
+        self.rows: list[tuple[float, int]] = []
+
+    def __call__(self, now: float) -> None:
+        resources = self._resources
+        active = len(resources.nodes) - resources.by_free[resources.most].bit_count()
+        if not self.rows or self.rows[-1][1] != active:
+            self.rows.append((now, active))
 
 
 def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: PlacementContext | None = None) -> Engine:
@@ -297,6 +317,18 @@ def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
     """The jobs that one pool can run."""
     excluded = _too_wide(trace, setting, setting.nodes) | (_without_gpus(trace) & (not setting.cpus_per_node))
     return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
+
+
+def _jobs_within_power(trace: Trace, setting: ReplaySetting) -> Trace:
+    """Without the jobs that are predicted to need more than the whole power budget. Repeated, because predictions learn
+    from all jobs of the trace.
+    """
+    while budget := setting.power_budget:
+        over = predicted_watts(trace, setting.power_fleet, setting.seed) > budget.watts
+        if not over.any():
+            break
+        trace = trace.rows(np.flatnonzero(~over))
+    return trace
 
 
 def _without_gpus(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
