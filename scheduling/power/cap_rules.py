@@ -40,6 +40,9 @@ POLCA_STEPS = (
     CapStep(above=1.00, low_mhz=MIN_MHZ, high_mhz=MIN_MHZ, hold_s=5.0),
 )
 
+# Where low-priority jobs draw little: clocks of high-priority jobs fall further before all fall to the lowest
+GRADUAL_STEPS = (*POLCA_STEPS[:3], CapStep(above=0.95, low_mhz=810, high_mhz=1110), POLCA_STEPS[3])
+
 
 @dataclass(frozen=True, kw_only=True)
 class CapSettings:

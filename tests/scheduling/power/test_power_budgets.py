@@ -12,6 +12,7 @@ import pytest
 from jobs.core.lifecycle import JobKind
 from scheduling.power.budget_run import Actuator, PowerJobs, run_budget
 from scheduling.power.cap_rules import (
+    GRADUAL_STEPS,
     NO_CAP,
     POLCA_STEPS,
     CapSettings,
@@ -183,8 +184,11 @@ def test_steps_in_the_wrong_order_are_rejected(steps, sentence):
         CapSettings(steps=steps)
 
 
-def test_steps_never_lower_high_priority_jobs_before_low_priority_jobs():
-    assert all(low <= high for low, high in map(POLCA.clocks, range(len(POLCA_STEPS) + 1)))
+@pytest.mark.parametrize("steps", [POLCA_STEPS, GRADUAL_STEPS], ids=["polca", "gradual"])
+def test_steps_never_lower_high_priority_jobs_before_low_priority_jobs(steps):
+    settings = CapSettings(steps=steps)
+
+    assert all(low <= high for low, high in map(settings.clocks, range(len(steps) + 1)))
 
 
 # --- Runs ---
