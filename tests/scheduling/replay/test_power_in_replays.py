@@ -9,6 +9,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
+from hypothesis import given
 
 from jobs.traces.trace import trace_from_columns
 from scheduling.engine.cluster import PowerBudget, ResourceRequest
@@ -22,9 +23,11 @@ from scheduling.replay.power_report import active_node_series
 from scheduling.replay.power_setting import PowerSetting, predicted_watts
 from scheduling.replay.run import ReplaySetting, replay_nodes, run_policy
 from scheduling.replay.timed_runs import measure_run
+from tests.scheduling.replay.replaying import COUNT, examples, job_lists, outcome, trace
 
-POLICIES = ("fifo", "fifo-skip", "sjf", "easy", "conservative", "fair", "edf")
+POLICIES = ("fifo", "fifo-skip", "sjf", "easy", "conservative", "fair", "drf")
 BARE = ReplaySetting(nodes=371, load=130, best_effort=())
+WIDE = replace(COUNT, nodes=3 * COUNT.nodes)
 TIGHT = replace(BARE, power=PowerSetting(budget_kw=1100.0))
 
 
@@ -87,6 +90,18 @@ STARTS = {
 @pytest.mark.parametrize(("policy", "rows", "starts"), STARTS.values(), ids=STARTS)
 def test_jobs_wait_for_power_as_for_gpus(policy, rows, starts):
     assert run_policy(trace_of(rows), policy, setting_for_gpus(16)).started_s.tolist() == starts
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(jobs=job_lists)
+@examples(40)
+def test_budget_for_some_gpus_decides_like_a_pool_with_so_many(policy, jobs):
+    """Fewer jobs than a prediction needs, so all are predicted to draw the power limit."""
+    history = trace(*jobs[: MIN_SIMILAR - 1])
+    idle_w = WIDE.power_fleet.power_w(0, 0)
+    limited = replace(WIDE, power=PowerSetting(budget_kw=(idle_w + COUNT.gpus * 425 + 1) / 1000))
+
+    assert outcome(history, policy, limited) == outcome(history, policy, COUNT)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "easy", "conservative"])
