@@ -59,6 +59,7 @@ class ResourceRequest:
     node: str = ""  # the only one it may run on
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
     runs_s: float = 0.0  # how long it holds the nodes; set if a maintenance is ahead (`windows`)
+    watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
 
     @property
     def total_gpus(self) -> int:
@@ -79,8 +80,16 @@ class ResourceRequest:
 
     @cached_property
     def needs_only_gpus(self) -> bool:
-        """Whether the job needs neither CPUs nor memory."""
-        return not (self.cpus or self.memory_mb)
+        """Whether the job needs neither CPUs nor memory, nor power of a budget."""
+        return not (self.cpus or self.memory_mb or self.watts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerBudget:
+    """What jobs on the nodes may draw above idle ones, by prediction."""
+
+    name: str
+    watts: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from jobs.core.gpu_models import gpu_models, models_text
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, format_gpus, gpu_number
 from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, job_label
-from scheduling.engine.cluster import ResourceRequest, StartDecision, WaitDecision, WaitingJob
+from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
@@ -197,8 +197,12 @@ def _text_of_blockers(ranked: Iterator[Blocker]) -> WaitText:
 
 
 def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
-    """The blocker of a request that does not fit: too few free GPUs, or enough of them but not on suitable nodes."""
+    """The blocker of a request that does not fit: too little power, too few free GPUs, or enough of them but not on
+    suitable nodes.
+    """
     need = group.need
+    if resources.power and need.watts > resources.watts_left:
+        return _power_blocker(resources.power, resources.watts_left, need)
     only_gpus = ResourceRequest(gpus=need.gpus, gpu_milli=need.gpu_milli)
     with_gpus = resources.fitting_nodes(only_gpus, group.eligible_nodes).bit_count()
     fitting = resources.fitting_nodes(need, group.eligible_nodes).bit_count()
@@ -228,6 +232,16 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
         gpus=max(0, need.total_gpus + bool(need.gpu_milli) - free),
         nodes=max(0, need.nodes - suitable),
     )
+
+
+def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blocker:
+    why = (
+        f"It is predicted to need {need.watts / 1000:,.1f} kW; of power budget {budget.name}, "
+        f"{max(0, left) / 1000:,.1f} of {budget.watts / 1000:,.1f} kW for jobs are left."
+    )
+    if need.watts > budget.watts:
+        why += " It can never start under this budget."
+    return Blocker(kind=BlockerKind.CAPACITY, reason="Power", why=why)
 
 
 def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tuple[str, NodeSet]]:

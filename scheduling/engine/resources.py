@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import WHOLE_GPU, is_whole_shards
-from scheduling.engine.cluster import NodeView, ResourceRequest
+from scheduling.engine.cluster import NodeView, PowerBudget, ResourceRequest
 
 NodeSet = int  # a set of nodes
 # (node, GPUs on it); for a share (node, position of the shared GPU in `NodeResources.shared`)
@@ -30,9 +30,13 @@ MAX_CACHED_SHAPES = 16
 
 
 class NodeResources:
-    """The free GPUs, CPUs and memory of a set of nodes, indexed by number of free GPUs."""
+    """The free GPUs, CPUs and memory of a set of nodes, indexed by number of free GPUs, and what is left of a power
+    budget.
+    """
 
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
+    def __init__(self, nodes: Iterable[NodeView], power: PowerBudget | None = None) -> None:
+        self.power = power
+        self.watts_left = power.watts if power else 0  # counted only if there is a budget
         self.nodes = tuple(nodes)
         self.free = [len(node.free_gpus) for node in self.nodes]
         self.cpus = [node.free_cpus for node in self.nodes]
@@ -90,6 +94,7 @@ class NodeResources:
         """A copy for the same nodes; the caller sets what is free on them."""
         other = NodeResources(())
         other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
+        other.power, other.watts_left = self.power, self.watts_left
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
         other.leaf_of = self.leaf_of
         other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
@@ -176,6 +181,7 @@ class NodeResources:
     def move(self, places: GpuPlacement, need: ResourceRequest, sign: int) -> None:
         """Take (-1) or release (1) the resources of a placement."""
         if not need.needs_only_gpus:
+            self.watts_left += sign * need.watts
             for number, _ in places:
                 self.cpus[number] = cpus = self.cpus[number] + sign * need.cpus
                 self.memory_mb[number] = memory_mb = self.memory_mb[number] + sign * need.memory_mb
@@ -242,9 +248,11 @@ class NodeResources:
         )
 
     def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
-        """The nodes of the set that have enough free CPUs and memory."""
+        """The nodes of the set that have enough free CPUs and memory; none if the power of the budget is too little."""
         if need.needs_only_gpus:
             return nodes
+        if need.watts and need.watts > self.watts_left:
+            return 0
         shape = need.cpus, need.memory_mb
         if (ample := self._ample.get(shape)) is not None:
             return nodes & ample
@@ -306,6 +314,8 @@ class NodeResources:
 
     def has_free(self, places: GpuPlacement, need: ResourceRequest) -> bool:
         """Whether everything that this placement takes is free."""
+        if need.watts and need.watts > self.watts_left:
+            return False
         for number, gpus in places:
             if self.cpus[number] < need.cpus or self.memory_mb[number] < need.memory_mb:
                 return False

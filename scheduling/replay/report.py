@@ -135,6 +135,7 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     if any(one["faults"]["nodes"] for one in summaries):
         yield "node failures", *(f"{one['faults']['nodes']:,}" for one in summaries)
         yield "interrupted jobs", *(f"{one['faults']['jobs']:,}" for one in summaries)
+    yield from _power_rows([one["power"] for one in summaries if "power" in one])
     for bucket in summaries[0]["gpu_hours"]:
         if any(abs(one["gpu_hours"][bucket]) >= 0.005 for one in summaries):
             yield f"GPU-hours {bucket.replace('_', ' ')}", *(f"{one['gpu_hours'][bucket]:,.2f}" for one in summaries)
@@ -145,3 +146,21 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     yield "events/s", *(f"{one['events_per_s']:,.0f}" for one in summaries)
     yield "engine", *(one["engine"] for one in summaries)
     yield "peak RSS MB", *(f"{one['peak_rss_mb']:,.0f}" for one in summaries)
+
+
+def _power_rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """The rows of power; all runs of a table have the same setting."""
+    if not figures:
+        return
+    yield "MWh", *(f"{one['kwh'] / 1000:,.2f}" for one in figures)
+    yield "peak kW", *(f"{one['peak_kw']:,.0f}" for one in figures)
+    if figures[0]["budget_kw"]:
+        yield "s above the budget", *(f"{one['above_budget_s']:,.0f}" for one in figures)
+    if figures[0]["cost"] is not None:
+        yield "energy cost", *(f"{one['cost']:,.2f}" for one in figures)
+    if "sleep" in figures[0]:
+        yield "MWh with sleep", *(f"{one['sleep']['kwh'] / 1000:,.2f}" for one in figures)
+        if figures[0]["cost"] is not None:
+            yield "energy cost with sleep", *(f"{one['sleep']['cost']:,.2f}" for one in figures)
+        yield "node wake-ups", *(f"{one['sleep']['node_wakes']:,}" for one in figures)
+        yield "unplanned wake-ups", *(f"{one['sleep']['unplanned_wakes']:,}" for one in figures)

@@ -23,6 +23,7 @@ from scheduling.engine.policies import (
     rules_factory,
 )
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
+from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
 from scheduling.replay.run_time_errors import InvalidNoise, check_noise
 
@@ -35,6 +36,8 @@ SETTING_NAMES = (
 LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
+PLACEMENTS_WITHOUT_POWER = ("exact", "tune")  # they place jobs without asking what power is left
+MAX_POWER_NUMBER = 1e9
 
 
 class InvalidReplaySetting(ValueError):
@@ -66,6 +69,7 @@ def check_door(
         "noise": setting.noise != "none",
         "checkpoint_s": setting.checkpoint_s,
         "preemption_cost": setting.preemption_cost != "none",
+        "power_budget_kw": setting.power,
     }
     if used := next((name for name, value in unsupported.items() if value), None):
         raise InvalidReplaySetting(used, "cannot be combined with --door")
@@ -104,6 +108,7 @@ def replay_setting(
     best_effort: str | None = None,
     load: int = 100,
     quotas: Sequence[QuotaView] = (),
+    power: PowerSetting | None = None,
 ) -> ReplaySetting:
     """Check all settings together. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
@@ -132,7 +137,7 @@ def replay_setting(
         )
     if placement == "cells" and nodes is not None and sum(pools.values()) > nodes:
         raise InvalidReplaySetting("vcs", f"{sum(pools.values())} nodes are guaranteed, but there are only {nodes}")
-    return ReplaySetting(
+    setting = ReplaySetting(
         nodes=nodes or sum(pools.values()),
         gpus_per_node=gpus_per_node,
         placement=placement,
@@ -148,7 +153,58 @@ def replay_setting(
         noise=_check_noise(noise),
         seed=seed,
         load=load,
+        power=power,
     )
+    _check_power(setting)
+    return setting
+
+
+def _check_power(setting: ReplaySetting) -> None:
+    """Reject what the figures of power do not cover."""
+    power = setting.power
+    if power is None:
+        return
+    for name, used in (("vcs", setting.pools), ("faults", setting.faults)):
+        if used:
+            raise InvalidReplaySetting(name, "cannot be combined with power")
+    if power.has_sleep and setting.placement == "count":
+        raise InvalidReplaySetting("sleep", "needs a placement on nodes, not count")
+    if power.budget_kw is None:
+        return
+    if setting.placement in PLACEMENTS_WITHOUT_POWER:
+        raise InvalidReplaySetting("power_budget_kw", f"placement {setting.placement} does not support power budgets")
+    idle_kw = setting.power_fleet.power_w(0, 0) / 1000
+    if power.budget_kw <= idle_kw:
+        why = f"{power.budget_kw:g} is not above the {idle_kw:,.0f} kW that the nodes draw when they are idle"
+        raise InvalidReplaySetting("power_budget_kw", why)
+
+
+def power_setting(
+    *,
+    energy: bool = False,
+    power_budget_kw: float | None = None,
+    price_per_kwh: float | None = None,
+    sleep: bool = False,
+) -> PowerSetting | None:
+    """The setting of power; None if nothing is asked for. Raises `InvalidReplaySetting`."""
+    for name, value in (("power_budget_kw", power_budget_kw), ("price_per_kwh", price_per_kwh)):
+        if value is not None and not 0 <= value < MAX_POWER_NUMBER:
+            raise InvalidReplaySetting(name, f"{value} is not a number from 0 to {MAX_POWER_NUMBER:,.0f}")
+    if not (energy or sleep or power_budget_kw is not None or price_per_kwh is not None):
+        return None
+    return PowerSetting(budget_kw=power_budget_kw, price_per_kwh=price_per_kwh, has_sleep=sleep)
+
+
+def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
+    """Reject policies that stop jobs, because the power of a job that was stopped is not known."""
+    if setting.power is None:
+        return
+    if stopping := [name for name in names if policy_rules(name).preempts]:
+        raise InvalidReplaySetting(
+            "policy", f"{', '.join(stopping)} preempts jobs, which figures of power do not cover"
+        )
+    if setting.best_effort and (claiming := [name for name in names if policy_rules(name).claims]):
+        raise InvalidReplaySetting("best_effort", f"must be '' for {', '.join(claiming)} with power: no job may borrow")
 
 
 def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:

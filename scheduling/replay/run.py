@@ -16,7 +16,7 @@ import numpy as np
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import NUMBER_COLUMNS, WORD_COLUMNS, EncodedColumn, Floats, Ints, Trace
 from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
-from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
+from scheduling.engine.cluster import NodeView, PowerBudget, QuotaView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
@@ -26,9 +26,11 @@ from scheduling.engine.policies import rules_factory
 from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
+from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
+from scheduling.replay.power_setting import PowerSetting, predicted_watts
 from scheduling.replay.run_time_errors import expected_run_times
 from scheduling.replay.usage_over_time import UsageSampler, UsageSeries
 
@@ -62,6 +64,7 @@ class ReplaySetting:
     load: int = 100  # percent: 200 submits the same jobs in half the time
     as_live: bool = False  # with the knowledge of a live cluster, see `as_live`
     min_training_jobs: int = MIN_TRAINING_JOBS  # ended jobs needed before trees are trained
+    power: PowerSetting | None = None
 
     @property
     def gpus(self) -> int:
@@ -74,6 +77,14 @@ class ReplaySetting:
             if self.shares_one_pool
             else sum(self.pools.values()) or self.nodes
         )
+
+    @property
+    def power_budget(self) -> PowerBudget | None:
+        return self.power.budget(self.power_fleet) if self.power else None
+
+    @property
+    def power_fleet(self) -> PowerFleet:
+        return PowerFleet(nodes=self.all_nodes, gpus_per_node=self.gpus_per_node)
 
     @property
     def shares_one_pool(self) -> bool:
@@ -98,11 +109,12 @@ class PolicyRun:
     outages: tuple[Outage, ...]
     course: UsageSeries
     events: int
-    too_wide: int = 0  # jobs larger than their pool
+    too_wide: int = 0  # jobs larger than their pool, or than its power budget
     no_gpus: int = 0  # jobs without GPUs, where CPUs are not counted
     homeless: int = 0  # jobs of a virtual cluster that the table does not name
     prediction_error_s: float | None = None
     starts: tuple[StartRecord, ...] = ()  # only with `as_live`
+    active_nodes: Floats = field(default_factory=lambda: np.empty((0, 2)))  # time, nodes with jobs; only for sleep
 
 
 JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
@@ -170,10 +182,13 @@ def _replay_pool(
     wide = _too_wide(trace, setting, nodes)
     bare = _without_gpus(trace) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
+    of_any_power = len(trace_kept)
+    trace_kept = _jobs_within_power(trace_kept, setting)
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
     engine = replay_engine(policy, setting, nodes, ahead)
     starts: list[StartRecord] = []
+    active = _ActiveNodes(engine) if setting.power and setting.power.has_sleep else None
     sampler = _usage_sampler(engine, trace_kept, ahead)
     if setting.checkpoint_s:
         engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
@@ -183,6 +198,7 @@ def _replay_pool(
         outage_model=random_outages,
         sample=sampler,
         on_progress=on_progress,
+        on_decision=active,
         on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
         victims_stop_first=setting.as_live,
     )
@@ -200,11 +216,26 @@ def _replay_pool(
         outages=tuple(outcome.outages),
         course=sampler.course(),
         events=outcome.events,
-        too_wide=int(wide.sum()),
+        too_wide=int(wide.sum()) + of_any_power - len(trace_kept),
         no_gpus=int(bare.sum()),
         prediction_error_s=engine.rules.mean_error_s(),
         starts=tuple(starts),
+        active_nodes=np.array(active.rows if active else []).reshape(-1, 2),
     )
+
+
+class _ActiveNodes:
+    """Records the number of nodes with jobs whenever it changes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._resources = engine.resources
+        self.rows: list[tuple[float, int]] = []
+
+    def __call__(self, now: float) -> None:
+        resources = self._resources
+        active = len(resources.nodes) - resources.by_free[resources.most].bit_count()
+        if not self.rows or self.rows[-1][1] != active:
+            self.rows.append((now, active))
 
 
 def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: PlacementContext | None = None) -> Engine:
@@ -215,7 +246,7 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
     rules = rules_factory(policy, setting.policy_settings)()
     stall_s = setting.faults.stall_s if setting.faults and setting.checkpoint_s else 0.0
     return Engine(
-        NodeResources(replay_nodes(setting, nodes)),
+        NodeResources(replay_nodes(setting, nodes), setting.power_budget),
         rules,
         placement=placement,
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
@@ -276,6 +307,18 @@ def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
     """The jobs that one pool can run."""
     excluded = _too_wide(trace, setting, setting.nodes) | (_without_gpus(trace) & (not setting.cpus_per_node))
     return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
+
+
+def _jobs_within_power(trace: Trace, setting: ReplaySetting) -> Trace:
+    """Without the jobs that are predicted to need more than the whole power budget. Repeated, because predictions learn
+    from all jobs of the trace.
+    """
+    while budget := setting.power_budget:
+        over = predicted_watts(trace, setting.power_fleet, setting.seed) > budget.watts
+        if not over.any():
+            break
+        trace = trace.rows(np.flatnonzero(~over))
+    return trace
 
 
 def _without_gpus(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -376,14 +419,17 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     columns += [accounts.codes] * rules.queues_by_account
     columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
+    watts = predicted_watts(trace, setting.power_fleet, setting.seed) if setting.power_budget else None
+    columns += [watts] if watts is not None else []
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
     groups: dict[int, RequestGroup] = {}
     by_job = []
     for row, number in enumerate(_row_numbers(columns).tolist()):
         if (group := groups.get(number)) is None:
             of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
+            need = _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool)
             group = groups[number] = engine.request_group(
-                _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool),
+                need if watts is None else replace(need, watts=int(watts[row])),
                 _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )

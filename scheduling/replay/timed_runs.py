@@ -15,13 +15,14 @@ from typing import Any
 from jobs.traces.trace import Trace
 from scheduling.compiled import engine_mode
 from scheduling.replay import report
+from scheduling.replay.power_report import power_figures
 from scheduling.replay.run import PolicyRun, ProgressCallback, ReplaySetting, run_policy
 
 
 def measure_run(
     history: Trace, policy: str, setting: ReplaySetting, on_progress: ProgressCallback | None = None
 ) -> tuple[PolicyRun, dict[str, Any]]:
-    """The run and its report, with wall time and memory."""
+    """The run and its report, with wall time and memory. The figures of power are not part of the wall time."""
     with without_gc():
         began = time.perf_counter()
         run = run_policy(history, policy, setting, on_progress)
@@ -32,6 +33,7 @@ def measure_run(
         "events_per_s": run.events / wall,
         "peak_rss_mb": peak_rss_mb(),
         "engine": engine_mode(),
+        **({"power": power_figures(run)} if setting.power else {}),
     }
 
 

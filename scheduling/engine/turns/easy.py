@@ -42,6 +42,7 @@ class HeadReservation:
     claims: bool = False
     spare: dict[int, int] = field(default_factory=dict)  # reserved node -> GPUs that other jobs may hold beyond `at`
     known: dict[int, NodeSet] = field(default_factory=dict)  # by shape: nodes usable beyond `at`
+    spare_watts: int = 0  # that other jobs may draw beyond `at`; used if there is a power budget
 
     def slack(self, now: float) -> float:
         """How long a passing job may run. Always finite, so jobs without a limit never pass an unknown start."""
@@ -61,12 +62,17 @@ class HeadReservation:
         if self.at == math.inf:
             return 0  # the start is unknown, so a job without a known end must not pass
         need = group.need
+        if need.watts > self.spare_watts:
+            return 0
         gang = need.nodes > 1 or need.rest
         gpus = _gpus_kept_from_head(need)
         return group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < gpus)
 
     def use_spare_gpus(self, places: GpuPlacement, need: ResourceRequest) -> None:
-        """Subtract a placement from the spare GPUs."""
+        """Subtract a placement from the spare GPUs and the spare power."""
+        if need.watts:
+            self.spare_watts -= need.watts
+            self.known.clear()
         for node, gpus in places:
             if node in self.spare:
                 self.spare[node] -= _gpus_kept_from_head(need) if need.gpu_milli else gpus
@@ -259,7 +265,9 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
         if (places := engine.place(resources, need, engine.maintenance.eligible_nodes(head.group, at))) is not None:
             resources.take(places, need)
             spare = {node: resources.free[node] if counted else -1 for node, _ in places}
-            return HeadReservation(job=head, at=at, spare=spare, claims=engine.rules.claims)
+            return HeadReservation(
+                job=head, at=at, spare=spare, claims=engine.rules.claims, spare_watts=resources.watts_left
+            )
     return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
 
 

@@ -106,6 +106,14 @@ class TimelineStep:
                     fits = free >= request.gpus and cpus >= request.cpus and memory_mb >= request.memory_mb
                     if not fits or (request.gpu_milli and not resources.shared_places(node, request.gpu_milli)):
                         fitting[number] = nodes ^ bit
+        if share.need.watts:
+            self._drop_beyond_power()
+
+    def _drop_beyond_power(self) -> None:
+        """No node fits a request for which too little power is left."""
+        for number, request in enumerate(self._requests[: len(self._fitting)]):
+            if request.watts > self.resources.watts_left:
+                self._fitting[number] = 0
 
     def copy(self) -> TimelineStep:
         return TimelineStep(self.resources.copy(), self._requests, list(self._fitting))

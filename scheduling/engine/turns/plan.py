@@ -235,11 +235,11 @@ def _free_resources_over_time(engine: Engine, groups: list[EndGroup]) -> Iterato
 
 def _only_gpus_can_be_short(engine: Engine, groups: list[EndGroup]) -> bool:
     """Whether `GpuOnlyTimeline` can be used: jobs need whole GPUs, and at all times, nodes have enough CPUs and memory
-    for their free GPUs.
+    for their free GPUs. There is no power budget.
     """
     a_gpu = _max_cpu_memory_per_gpu(engine)
     resources = engine.owner_resources
-    if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS:
+    if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS or resources.power:
         return False
     if engine.place not in PER_NODE_PLACEMENTS or engine.maintenance.periods:
         return False

@@ -3,6 +3,7 @@
 manage.py simulate trace.csv.gz --policy fifo,sjf,easy --nodes 80
 manage.py simulate trace.csv.gz --policy easy,my_module:MyPolicy --nodes 80
 manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json report.json
+manage.py simulate acme:seren --jobs 20000 --policy fifo,easy --power-budget-kw 1400 --price-per-kwh 0.2 --sleep
 manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live.json
 """
 
@@ -29,11 +30,13 @@ from scheduling.engine.settings import MissingLibrary
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay import acme_trace, plots, report, requests
 from scheduling.replay.as_live import StartRecord, door_line, door_report, trace_as_live
+from scheduling.replay.power_jobs import PowerUnavailable
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting, replayable_rows, run_policy
 from scheduling.replay.timed_runs import measure_run
 
-USER_ERRORS = (InvalidReplaySetting, BadTrace, MissingLibrary, plots.PlotsUnavailable)
+USER_ERRORS = (InvalidReplaySetting, BadTrace, MissingLibrary, PowerUnavailable, plots.PlotsUnavailable)
+POWER_OPTIONS = ("energy", "power_budget_kw", "price_per_kwh", "sleep")
 PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 
@@ -93,6 +96,15 @@ class Command(BaseCommand):
             metavar="PERCENT",
             help="arrival rate: 150 submits the same jobs in two thirds of the time (default: 100)",
         )
+        add("--energy", action="store_true", help="report energy and peak power, with simulated nodes of 8 A100")
+        add(
+            "--power-budget-kw",
+            type=float,
+            metavar="KW",
+            help="jobs start only while the predicted power of all nodes stays below; implies --energy",
+        )
+        add("--price-per-kwh", type=float, metavar="PRICE", help="report the cost of energy; implies --energy")
+        add("--sleep", action="store_true", help="report what sleeping nodes would save; implies --energy")
         add(
             "--door",
             choices=tuple(DOORS),
@@ -110,6 +122,7 @@ class Command(BaseCommand):
             policies = requests.parse_policies(policy)
             history, nodes = self._load_trace(trace, options)
             setting = _replay_setting(nodes, options, _quotas(options["quota"], policies, history))
+            requests.check_power_policies(policies, setting)
             special = requests.parse_policy_settings(options["policy_settings"] or "{}", policies)
             if options["plots"]:
                 plots.check_plots(options["plots"])
@@ -249,6 +262,7 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
         nodes=nodes,
         vcs=pools,
         quotas=quotas,
+        power=requests.power_setting(**{name: options[name] for name in POWER_OPTIONS}),
         **{name: options[name] for name in same},
     )
 

@@ -1,0 +1,143 @@
+"""Which clocks keep the power of a cluster, row or rack within its budget: POLCA's rule with two priorities. Pure.
+
+    power, of the budget    low-priority jobs    high-priority jobs
+    above 80%               1275 MHz
+    above 89%               1110 MHz
+    still above 89%         1110 MHz             1305 MHz
+    above 100%              288 MHz              288 MHz
+
+A reading raises the level to the step of its threshold at once; steps of the same threshold follow each other when the
+one before had time to take effect. Levels are released in reverse order, one at a time, each when all readings of its
+`hold_s` were below its threshold by `release`. A command that failed counts as no cap: the next step of a threshold
+that is exceeded follows with the next reading. If there is none, the command is repeated: with the next reading while
+its threshold is exceeded, else after `settle_s`, because nodes that were not released stay slow.
+
+Without steps the clocks never change, which is no cap, or a static one with `base_mhz`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from scheduling.power.gpu_clocks import MAX_MHZ, MIN_MHZ
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapStep:
+    """Clocks above a share of the budget."""
+
+    above: float
+    low_mhz: int
+    high_mhz: int = MAX_MHZ
+    hold_s: float = 60.0  # longer than an iteration, so that its peak was read before a release
+
+
+POLCA_STEPS = (
+    CapStep(above=0.80, low_mhz=1275),
+    CapStep(above=0.89, low_mhz=1110),
+    CapStep(above=0.89, low_mhz=1110, high_mhz=1305),
+    CapStep(above=1.00, low_mhz=MIN_MHZ, high_mhz=MIN_MHZ, hold_s=5.0),
+)
+
+# Where low-priority jobs draw little: clocks of high-priority jobs fall further before all fall to the lowest
+GRADUAL_STEPS = (*POLCA_STEPS[:3], CapStep(above=0.95, low_mhz=810, high_mhz=1110), POLCA_STEPS[3])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapSettings:
+    """The steps, the mildest first. Raises ValueError with a sentence if they are not."""
+
+    steps: tuple[CapStep, ...] = POLCA_STEPS
+    release: float = 0.05  # points below the threshold of a step
+    settle_s: float = 3.0  # until a cap shows in the readings
+    base_mhz: int = MAX_MHZ  # without a step
+
+    def __post_init__(self) -> None:
+        for before, after in pairwise(self.steps):
+            if after.above < before.above:
+                raise ValueError(f"steps: the threshold {after.above:g} follows the higher one {before.above:g}.")
+            if after.low_mhz > before.low_mhz or after.high_mhz > before.high_mhz:
+                raise ValueError(f"steps: the clocks at {after.above:g} are higher than those of the step before.")
+
+    def clocks(self, level: int) -> tuple[int, int]:
+        """The clocks of low-priority and high-priority jobs."""
+        if not level:
+            return self.base_mhz, self.base_mhz
+        step = self.steps[level - 1]
+        return min(step.low_mhz, self.base_mhz), min(step.high_mhz, self.base_mhz)
+
+
+NO_CAP = CapSettings(steps=())
+
+
+def static_cap(mhz: int) -> CapSettings:
+    """All GPUs always at this clock."""
+    return CapSettings(steps=(), base_mhz=mhz)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapState:
+    """The level that was commanded last; 0 is none. A new command has a new number."""
+
+    level: int = 0
+    since_s: float = float("-inf")
+    command: int = 0
+    commanded_s: float = float("-inf")
+    above_s: float = float("-inf")  # last reading that was not low enough for a release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerReading:
+    """Power as a share of the budget."""
+
+    at_s: float
+    share: float
+    command_failed: bool = False  # the last command, on any node
+
+
+def next_state(state: CapState, reading: PowerReading, settings: CapSettings) -> CapState:
+    """The state after a reading. Readings must come in order of time."""
+    level = _raised_level(state, reading, settings)
+    if level > state.level:
+        return _at_level(state, level, reading.at_s)
+    if state.level and reading.share >= settings.steps[state.level - 1].above - settings.release:
+        state = replace(state, above_s=reading.at_s)
+    elif state.level and _is_held(state, reading, settings):
+        return _at_level(state, state.level - 1, reading.at_s)
+    return _repeated(state, reading.at_s) if _repeats(state, reading, settings) else state
+
+
+def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings) -> int:
+    """The level that this reading needs, at least the present one."""
+    exceeded = [step.above for step in settings.steps if reading.share > step.above]
+    if not exceeded:
+        return state.level
+    last = len(exceeded)
+    first = 1 + exceeded.index(exceeded[-1])
+    if not first <= state.level < last:
+        return max(first, state.level)
+    return state.level + (reading.command_failed or _is_settled(state, reading, settings))
+
+
+def _is_held(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
+    """Whether the level was held for its time."""
+    return reading.at_s - max(state.above_s, state.since_s) >= settings.steps[state.level - 1].hold_s
+
+
+def _is_settled(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
+    return reading.at_s - state.commanded_s >= settings.settle_s
+
+
+def _repeats(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
+    """Whether the command of the present level failed and is due again."""
+    is_above = state.level > 0 and reading.share > settings.steps[state.level - 1].above
+    return reading.command_failed and (is_above or _is_settled(state, reading, settings))
+
+
+def _at_level(state: CapState, level: int, now_s: float) -> CapState:
+    return CapState(level=level, since_s=now_s, command=state.command + 1, commanded_s=now_s)
+
+
+def _repeated(state: CapState, now_s: float) -> CapState:
+    return replace(state, command=state.command + 1, commanded_s=now_s)

@@ -1,0 +1,82 @@
+"""What a replay draws: energy, cost, peak power, and what sleeping nodes would save. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jobs.traces.trace import Floats
+from scheduling.power.budget_run import CALM_SHARE, BudgetRun, PowerJobs, run_budget
+from scheduling.power.cap_rules import NO_CAP
+from scheduling.power.energy import kwh
+from scheduling.power.gpu_clocks import PowerFleet
+from scheduling.power.node_series import STEP_S, NodeSeries
+from scheduling.power.sleep_rules import ReserveSettings, nodes_needed, recent_maximum
+from scheduling.power.sleeping_nodes import SleepLimits, run_fleet
+from scheduling.replay.power_jobs import power_jobs
+from scheduling.replay.power_setting import PowerSetting
+from scheduling.replay.run import PolicyRun
+
+
+def power_figures(run: PolicyRun) -> dict[str, Any]:
+    """The figures from the first start to the last end; sleeping saves energy, peak and cost are those without it.
+
+    Raises `PowerUnavailable` if jobs were stopped, because a run does not say when they ran.
+    """
+    setting, fleet = run.setting.power, run.setting.power_fleet
+    assert setting is not None
+    jobs = power_jobs(run, run.setting.seed)
+    drawn = _run_without_caps(jobs, fleet, setting)
+    figures: dict[str, Any] = {
+        "kwh": drawn.energy_kwh,
+        "peak_kw": drawn.peak_w / 1000,
+        "budget_kw": setting.budget_kw,
+        "above_budget_s": drawn.above_s if setting.budget_kw else None,
+        "longest_excursion_s": drawn.longest_excursion_s if setting.budget_kw else None,
+        "cost": _cost(drawn.energy_kwh, setting),
+    }
+    if setting.has_sleep:
+        figures["sleep"] = _sleep_figures(run, fleet, drawn.energy_kwh, setting)
+    return figures
+
+
+def _cost(energy_kwh: float, setting: PowerSetting) -> float | None:
+    return None if setting.price_per_kwh is None else energy_kwh * setting.price_per_kwh
+
+
+def _run_without_caps(jobs: PowerJobs, fleet: PowerFleet, setting: PowerSetting) -> BudgetRun:
+    """Without a budget, a first run gives a peak of means; the second has the seconds in which it may be exceeded."""
+    if setting.budget_kw:
+        return run_budget(jobs, fleet, setting.budget_kw * 1000, NO_CAP)
+    first = run_budget(jobs, fleet, float("inf"), NO_CAP)
+    return run_budget(jobs, fleet, max(1.0, first.peak_w) / CALM_SHARE, NO_CAP)
+
+
+def _sleep_figures(run: PolicyRun, fleet: PowerFleet, energy_kwh: float, setting: PowerSetting) -> dict[str, Any]:
+    """What the rule for sleeping nodes would have done. A node that sleeps draws nothing; boots delay no job here."""
+    series = active_node_series(run.active_nodes, fleet.nodes)
+    slept = run_fleet(series, nodes_needed(series, recent_maximum(series), ReserveSettings()), SleepLimits())
+    asleep_h = float((fleet.nodes - slept.awake).sum()) * STEP_S / 3600
+    idle_w = fleet.power_w(0, 0) / fleet.nodes
+    saved_kwh = min(energy_kwh, kwh(asleep_h * 3600 * idle_w))
+    return {
+        "kwh": energy_kwh - saved_kwh,
+        "cost": _cost(energy_kwh - saved_kwh, setting),
+        "asleep_node_hours": asleep_h,
+        "node_wakes": int(slept.woken.sum()),
+        "unplanned_wakes": int(slept.unplanned.sum()),
+    }
+
+
+def active_node_series(changes: Floats, nodes: int) -> NodeSeries:
+    """Rows of (time, nodes with jobs from then on), in order of time, as the maximum of each ten minutes."""
+    if not len(changes):
+        changes = np.zeros((1, 2))
+    at, active = changes[:, 0], changes[:, 1].astype(np.int64)
+    first, last = int(at[0] // STEP_S), int(at[-1] // STEP_S)
+    steps = np.arange(first, last + 1)
+    before = np.searchsorted(at, steps * STEP_S, side="right") - 1
+    highest = np.where(before < 0, 0, active[np.maximum(before, 0)])
+    np.maximum.at(highest, (at // STEP_S).astype(np.int64) - first, active)
+    return NodeSeries(steps=steps, active=highest, total=np.full(len(steps), nodes, dtype=np.int64), rows=len(at))
