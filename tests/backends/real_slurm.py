@@ -120,7 +120,8 @@ class RealSlurm:
             order.unlink()
             for name in self._names_in(order.stem):
                 self.resumed.append(name)
-                self._by_role[name] = self._launch("slurmd", "-D", "-b", "-N", name)
+                if name not in self._by_role:
+                    self._by_role[name] = self._launch("slurmd", "-D", "-b", "-N", name)
 
     def _names_in(self, hostlist: str) -> list[str]:
         return self._run_command(["scontrol", "show", "hostnames", hostlist]).split()
