@@ -1,39 +1,75 @@
-"""One line about each policy and each placement, for forms."""
+"""One line about each policy and each placement, for forms, grouped by what they need to know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
-POLICY_SUMMARIES = {
-    "acme": "quotas per team, idle GPUs lent to preemptible jobs, backfilling",
-    "chronus": "leases; jobs are admitted while all admitted deadlines can be met",
-    "conservative": "first come, first served; others pass only if they delay nobody",
-    "drf": "the team with the smallest share of GPUs, CPUs or memory first",
-    "easy": "first come, first served; others pass if they do not delay the first",
-    "edf": "the earliest deadline first; preempts preemptible jobs",
-    "fair": "the team with the least recent usage first, as Slurm's fair share",
-    "fifo": "first come, first served; the first job that does not fit blocks the rest",
-    "fifo-skip": "first come, first served; jobs that do not fit are skipped",
-    "gittins": "the job most likely to end soon first; preempts",
-    "qssf": "the smallest predicted GPU time first",
-    "qssf-ml": "the smallest GPU time first, predicted by trees over ended jobs",
-    "sjf": "the shortest expected run time first",
-    "srtf": "the shortest true remaining time first; preempts; a lower bound",
-    "srtf-predicted": "the shortest predicted remaining time first; preempts preemptible jobs",
-    "themis": "the job that sharing has slowed down most first; preempts",
-    "tiresias": "the job with the fewest GPU-seconds so far first; preempts preemptible jobs",
+Groups = Mapping[str, Mapping[str, str]]  # what they need to know -> name -> summary
+GroupedChoices = list[tuple[str, list[tuple[str, str]]]]
+
+LEARNED_RUN_TIMES = "Run times learned from ended jobs"
+TEAM_RESOURCES = "What each team uses or has used"
+POLICY_GROUPS: Groups = {
+    "Order of submission": {
+        "fifo": "first come, first served; the first job that does not fit blocks the rest",
+        "fifo-skip": "first come, first served; jobs that do not fit are skipped",
+    },
+    "Quotas, and which jobs may be preempted": {
+        "acme": "quotas per team, idle GPUs lent to preemptible jobs, backfilling",
+    },
+    "Time limits or run times": {
+        "easy": "first come, first served; others pass if they do not delay the first",
+        "conservative": "first come, first served; others pass only if they delay nobody",
+        "sjf": "the shortest expected run time first",
+        "srtf": "the shortest true remaining time first; preempts; a lower bound",
+        "themis": "the job that sharing has slowed down most first; preempts",
+    },
+    LEARNED_RUN_TIMES: {
+        "qssf": "the smallest predicted GPU time first",
+        "qssf-ml": "the smallest GPU time first, predicted by trees over ended jobs",
+        "srtf-predicted": "the shortest predicted remaining time first; preempts preemptible jobs",
+    },
+    "GPU time of each job so far": {
+        "tiresias": "the job with the fewest GPU-seconds so far first; preempts preemptible jobs",
+        "gittins": "the job most likely to end soon first, by the GPU-seconds of ended jobs; preempts",
+    },
+    TEAM_RESOURCES: {
+        "fair": "the team with the least recent usage first, as Slurm's fair share",
+        "drf": "the team with the smallest share of GPUs, CPUs or memory first",
+    },
+    "Deadlines": {
+        "edf": "the earliest deadline first; preempts preemptible jobs",
+        "chronus": "leases; jobs are admitted while all admitted deadlines can be met, by their run times",
+    },
 }
-PLACEMENT_SUMMARIES = {
-    "consolidate": "as few nodes and leaf switches as possible",
-    "pack": "the fullest nodes first, so that whole nodes stay free",
-    "spread": "the emptiest nodes first",
-    "cells": "guaranteed nodes of a team stay close together",
-    "gradient": "where the fewest GPUs become unusable for typical jobs",
-    "tune": "CPUs and memory shared so that no GPU is idle for lack of them",
-    "exact": "a solver, if the simple placement finds no room",
+PLACEMENT_GROUPS: Groups = {
+    "Free GPUs of each node": {
+        "consolidate": "the fullest node that fits; several nodes as close together as possible",
+        "pack": "as consolidate, but a job that fits on no single node is split over several",
+        "spread": "the emptiest node that fits; several nodes as close together as possible",
+    },
+    "Other jobs": {
+        "gradient": "where the fewest GPUs become unusable for typical jobs",
+        "exact": "as consolidate; a solver moves the other jobs of a turn if that makes room",
+    },
+    "CPUs and memory": {
+        "tune": "CPUs and memory shared so that no GPU is idle for lack of them",
+    },
+    "Nodes that are guaranteed to virtual clusters": {
+        "cells": "guaranteed nodes of a team stay close together",
+    },
+    "Sum of all free GPUs": {
+        "count": "any free GPUs, as if the cluster were one node",
+    },
 }
+POLICY_SUMMARIES = {name: text for group in POLICY_GROUPS.values() for name, text in group.items()}
 
 
-def described_choices(names: Iterable[str], summaries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The choices of a form field, each with its summary."""
-    return [(name, f"{name} – {summaries[name]}") for name in names]
+def grouped_choices(names: Container[str], groups: Groups, default: str = "") -> GroupedChoices:
+    """The choices of a form field with their summaries. The default has no value of its own."""
+    found = {label: [name for name in group if name in names] for label, group in groups.items()}
+    return [
+        (label, [("" if name == default else name, f"{name} – {groups[label][name]}") for name in group])
+        for label, group in found.items()
+        if group
+    ]

@@ -9,7 +9,7 @@ from django import forms
 from jobs.core.lifecycle import JobKind
 from jobs.web.form_fields import choices_of
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
-from scheduling.core.policy_texts import PLACEMENT_SUMMARIES, POLICY_SUMMARIES, described_choices
+from scheduling.core.policy_texts import PLACEMENT_GROUPS, POLICY_GROUPS, grouped_choices
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
 from scheduling.engine.policies.acme import ORDER_RULES
@@ -18,11 +18,11 @@ from scheduling.engine.settings import AcmeSettings
 
 class PolicyForm(forms.Form):
     policy = forms.ChoiceField(
-        choices=described_choices(LIVE_POLICIES, POLICY_SUMMARIES),
+        choices=grouped_choices(LIVE_POLICIES, POLICY_GROUPS),
         help_text="Takes effect in the next scheduling turn. Running jobs are not affected.",
     )
     placement = forms.ChoiceField(
-        choices=described_choices(PLACEMENTS, PLACEMENT_SUMMARIES), help_text="Selects the nodes of a job."
+        choices=grouped_choices(PLACEMENTS, PLACEMENT_GROUPS), help_text="Selects the nodes of a job."
     )
     order = forms.ChoiceField(
         label=SETTING_LABELS["order"].capitalize(),

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 
 from jobs.actions.submissions import CallerTargets
 from jobs.core.lifecycle import JobKind
@@ -17,9 +19,8 @@ from jobs.core.parsing import InvalidField, read_timestamp
 from jobs.models import TeamRole
 from jobs.web.form_fields import choices_of, time_input
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
-from scheduling.core.policy_texts import POLICY_SUMMARIES, described_choices
+from scheduling.core.policy_texts import PLACEMENT_GROUPS, POLICY_GROUPS, grouped_choices
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS
-from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import MAX_SETTING_S, AcmeSettings
@@ -32,9 +33,16 @@ from scheduling.replay.run import ReplaySetting
 
 FORM_LOADS = (50, 200)  # percent; the API allows more
 OTHER_ORDERS = [name for name in ORDER_RULES if name != AcmeSettings().order]
-# The default has no value of its own, and `cells` needs virtual clusters, for which the form has no field
-LINKED_PLACEMENTS = [name for name in PLACEMENTS if name not in (ReplaySetting.placement, "cells")]
+# `cells` needs virtual clusters, for which the form has no field
+FORM_PLACEMENTS = [name for name in requests.PLACEMENT_NAMES if name != "cells"]
 ACME_NUMBERS = ("aging_s", "class_s")
+
+
+class PolicyCheckboxes(forms.CheckboxSelectMultiple):
+    """Check boxes in groups with headings, from a template of the project."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        return render_to_string("scheduling/policy_checkboxes.html", self.get_context(name, value, attrs))
 
 
 class ReplayForm(forms.Form):
@@ -67,9 +75,9 @@ class ReplayForm(forms.Form):
     )
     team = forms.ChoiceField(help_text="Members of this team can see the result.")
     policies = forms.MultipleChoiceField(
-        choices=described_choices(POLICY_RULES, POLICY_SUMMARIES),
-        widget=forms.CheckboxSelectMultiple,
-        help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side.",
+        choices=grouped_choices(POLICY_RULES, POLICY_GROUPS),
+        widget=PolicyCheckboxes,
+        help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side. Grouped by what they need to know.",
     )
     cluster = forms.ChoiceField(required=False, help_text="Cluster whose history is replayed.")
     days = forms.IntegerField(label="Days of history", required=False, min_value=1, max_value=MAX_HISTORY_DAYS)
@@ -134,7 +142,28 @@ class ReplayForm(forms.Form):
         help_text="Jobs of these kinds may borrow unused quota and can be preempted.",
     )
     placement = forms.ChoiceField(
-        required=False, choices=[("", "consolidate"), *choices_of(requests.PLACEMENT_NAMES[1:])]
+        required=False,
+        choices=grouped_choices(FORM_PLACEMENTS, PLACEMENT_GROUPS, ReplaySetting.placement),
+        help_text="Selects the nodes of a job. Grouped by what they need to know.",
+    )
+    nodes_per_leaf = forms.IntegerField(
+        label="Nodes per leaf switch",
+        required=False,
+        min_value=1,
+        max_value=requests.MAX_REPLAY_NODES,
+        help_text="Placements keep jobs on few switches. Leave empty for one switch.",
+    )
+    cpus_per_node = forms.IntegerField(
+        label="CPUs per node",
+        required=False,
+        min_value=1,
+        help_text="The placement tune divides them. Leave empty to count no CPUs.",
+    )
+    memory_per_node_mb = forms.IntegerField(
+        label="Memory per node, MB",
+        required=False,
+        min_value=1,
+        help_text="The placement tune divides it. Leave empty to count no memory.",
     )
     preemption_cost = forms.ChoiceField(
         label="Preemption cost",
@@ -240,7 +269,8 @@ def replay_link(cluster: str, policies: Iterable[str], choice: PolicyChoice | No
 
 def _choice_values(choice: PolicyChoice) -> dict[str, Any]:
     """Return the fields that differ from the defaults of the form. An empty list is one empty value in an address."""
-    values: dict[str, Any] = {"placement": choice.placement} if choice.placement in LINKED_PLACEMENTS else {}
+    is_linked = choice.placement in FORM_PLACEMENTS and choice.placement != ReplaySetting.placement
+    values: dict[str, Any] = {"placement": choice.placement} if is_linked else {}
     if choice.is_acme:
         chosen, defaults = asdict(full_settings(choice)), asdict(AcmeSettings())
         changed = {name: value for name, value in chosen.items() if value != defaults[name]}

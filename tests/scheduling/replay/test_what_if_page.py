@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -10,11 +11,14 @@ from django.test import Client
 from jobs.models import Quota, TeamRole, clock
 from scheduling.actions import simulations as simulation_actions
 from scheduling.core.replay_comparison import comparison_row, csv_rows, format_figure, sections
+from scheduling.engine.policies import POLICY_RULES
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Simulation
 from tests import make
 
 ASKED = {"trace": "acme:kalos", "team": "pretraining", "policies": ["fifo", "easy"], "jobs": "60", "days": "30"}
+FIELDSET = re.compile(r"<fieldset>\s*<legend>(.*?)</legend>(.*?)</fieldset>", re.DOTALL)
+BOX = re.compile(r'name="policies" value="([^"]+)"([^>]*)>')
 
 
 def browser(name):
@@ -90,6 +94,26 @@ def test_requested_replay_redirects_to_its_page(people):
     assert made.user.username == "ada"
 
 
+def test_policies_and_placements_are_grouped_by_what_they_need_to_know(people):
+    page = text(browser("ada").get("/what-if/"))
+
+    boxes = {name: BOX.findall(group) for name, group in FIELDSET.findall(page)}
+    checked = [value for group in boxes.values() for value, rest in group if "checked" in rest]
+    assert [value for value, _ in boxes["Deadlines"]] == ["edf", "chronus"]
+    assert sorted(value for group in boxes.values() for value, _ in group) == sorted(POLICY_RULES)
+    assert sorted(checked) == ["acme", "easy"]
+    assert '<optgroup label="CPUs and memory">' in page
+    assert "tune – CPUs and memory shared" in page
+
+
+def test_placement_and_shape_of_the_nodes_are_kept(people):
+    shape = {"placement": "tune", "nodes_per_leaf": 4, "cpus_per_node": 96, "memory_per_node_mb": 1_000_000}
+
+    browser("ada").post("/what-if/", ASKED | shape)
+
+    assert Simulation.objects.get().params == {"jobs": 60} | shape
+
+
 def test_own_history_keeps_its_parameters(people):
     browser("ada").post("/what-if/", ASKED | {"trace": "history", "days": "7", "cluster": "seren", "nodes": "8"})
 
@@ -107,7 +131,8 @@ def test_own_history_keeps_its_parameters(people):
         ("jobs", "0", "greater than or equal to 1"),
         ("faults", "gremlins=3", "gremlins"),
         ("noise", "loud", "loud"),
-        ("placement", "cells", "needs vcs"),
+        ("placement", "cells", "cells is not one of the available choices"),
+        ("cpus_per_node", "1" + 12 * "0", "must be at most 1,000,000,000"),
         ("team", "evaluation", "evaluation is not one of the available choices"),
     ],
 )
