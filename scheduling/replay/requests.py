@@ -69,7 +69,7 @@ def check_door(
         "noise": setting.noise != "none",
         "checkpoint_s": setting.checkpoint_s,
         "preemption_cost": setting.preemption_cost != "none",
-        "power_budget_kw": setting.power,
+        _power_field(setting.power): setting.power,
     }
     if used := next((name for name, value in unsupported.items() if value), None):
         raise InvalidReplaySetting(used, "cannot be combined with --door")
@@ -166,7 +166,7 @@ def _check_power(setting: ReplaySetting) -> None:
         return
     for name, used in (("vcs", setting.pools), ("faults", setting.faults)):
         if used:
-            raise InvalidReplaySetting(name, "cannot be combined with power")
+            raise InvalidReplaySetting(name, f"cannot be combined with {_power_field(power)}")
     if power.has_sleep and setting.placement == "count":
         raise InvalidReplaySetting("sleep", "needs a placement on nodes, not count")
     if power.budget_kw is None:
@@ -177,6 +177,13 @@ def _check_power(setting: ReplaySetting) -> None:
     if power.budget_kw <= idle_kw:
         why = f"{power.budget_kw:g} is not above the {idle_kw:,.0f} kW that the nodes draw when they are idle"
         raise InvalidReplaySetting("power_budget_kw", why)
+
+
+def _power_field(power: PowerSetting | None) -> str:
+    """The name of a field that asked for figures of power."""
+    if power is None or power.budget_kw is not None:
+        return "power_budget_kw"
+    return "sleep" if power.has_sleep else "price_per_kwh" if power.price_per_kwh is not None else "energy"
 
 
 def power_setting(
@@ -199,12 +206,12 @@ def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
     """Reject policies that stop jobs, because the power of a job that was stopped is not known."""
     if setting.power is None:
         return
+    field = _power_field(setting.power)
     if stopping := [name for name in names if policy_rules(name).preempts]:
-        raise InvalidReplaySetting(
-            "policy", f"{', '.join(stopping)} preempts jobs, which figures of power do not cover"
-        )
+        raise InvalidReplaySetting("policy", f"{', '.join(stopping)} preempts jobs, which {field} does not cover")
     if setting.best_effort and (claiming := [name for name in names if policy_rules(name).claims]):
-        raise InvalidReplaySetting("best_effort", f"must be '' for {', '.join(claiming)} with power: no job may borrow")
+        why = f"must be empty for {', '.join(claiming)} with {field}, which does not cover preemption"
+        raise InvalidReplaySetting("best_effort", why)
 
 
 def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
