@@ -33,11 +33,12 @@ SETTING_NAMES = (
     *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
     *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort", "load"),
 )
+POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # parameters of `power_setting`
 LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
 PLACEMENTS_WITHOUT_POWER = ("exact", "tune")  # they place jobs without asking what power is left
-MAX_POWER_NUMBER = 1e9
+MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh
 
 
 class InvalidReplaySetting(ValueError):
@@ -195,7 +196,7 @@ def power_setting(
 ) -> PowerSetting | None:
     """The setting of power; None if nothing is asked for. Raises `InvalidReplaySetting`."""
     for name, value in (("power_budget_kw", power_budget_kw), ("price_per_kwh", price_per_kwh)):
-        if value is not None and not 0 <= value < MAX_POWER_NUMBER:
+        if value is not None and not 0 <= value <= MAX_POWER_NUMBER:
             raise InvalidReplaySetting(name, f"{value} is not a number from 0 to {MAX_POWER_NUMBER:,.0f}")
     if not (energy or sleep or power_budget_kw is not None or price_per_kwh is not None):
         return None
@@ -208,7 +209,7 @@ def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
         return
     field = _power_field(setting.power)
     if stopping := [name for name in names if policy_rules(name).preempts]:
-        raise InvalidReplaySetting("policy", f"{', '.join(stopping)} preempts jobs, which {field} does not cover")
+        raise InvalidReplaySetting("policies", f"{', '.join(stopping)} preempts jobs, which {field} does not cover")
     if setting.best_effort and (claiming := [name for name in names if policy_rules(name).claims]):
         why = f"must be empty for {', '.join(claiming)} with {field}, which does not cover preemption"
         raise InvalidReplaySetting("best_effort", why)

@@ -290,7 +290,7 @@ ERRORS = {
     "below idle nodes": (("--power-budget-kw", "300"), "power_budget_kw: 300 is not above the 435 kW"),
     "not a number": (("--power-budget-kw", "nan"), "power_budget_kw: nan is not a number"),
     "negative price": (("--price-per-kwh", "-1"), "price_per_kwh: -1.0 is not a number"),
-    "preemption": (("--policy", "srtf", "--energy"), "policy: srtf preempts jobs"),
+    "preemption": (("--policy", "srtf", "--energy"), "policies: srtf preempts jobs, which energy does not cover"),
     "borrowers": (("--policy", "acme", "--energy"), "best_effort: must be empty for acme with energy"),
     "faults": (("--energy", "--faults", "rates"), "faults: cannot be combined with energy"),
     "placement": (("--power-budget-kw", "900", "--placement", "exact"), "placement exact does not support power"),
