@@ -27,8 +27,9 @@ UNFINISHED_STATES = ("PENDING", "RUNNING")
 def _run_name(row: Mapping[str, Any]) -> str:
     """The policy, the load if it is not that of the trace, and the power budget."""
     load, budget_kw = row.get("load", 100), row.get("power", {}).get("budget_kw")
-    conditions = [f"{load}% load"] * (load != 100) + [f"{budget_kw:,g} kW"] * bool(budget_kw)
-    return str(row["policy"]) + (f" at {' and '.join(conditions)}" if conditions else "")
+    named = (f"{load}% load" if load != 100 else "", f"{budget_kw:,g} kW" if budget_kw else "")
+    conditions = " and ".join(filter(None, named))
+    return str(row["policy"]) + (f" at {conditions}" if conditions else "")
 
 
 SIMULATION_COLUMNS: list[table.TableColumn] = [

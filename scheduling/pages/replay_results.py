@@ -73,8 +73,9 @@ def run_columns(rows: Sequence[Simulation]) -> list[RunColumn]:
 
 def _run_name(run: dict[str, Any]) -> str:
     load, budget_kw = run.get("load", 100), (run.get("power") or {}).get("budget_kw")
-    conditions = [f"{load}% load"] * (load != 100) + [f"{budget_kw:,g} kW"] * bool(budget_kw)
-    return run["policy"] + (f" at {' and '.join(conditions)}" if conditions else "")
+    named = (f"{load}% load" if load != 100 else "", f"{budget_kw:,g} kW" if budget_kw else "")
+    conditions = " and ".join(filter(None, named))
+    return run["policy"] + (f" at {conditions}" if conditions else "")
 
 
 def _results_context(columns: Sequence[RunColumn], of: str, address: PageQuery) -> dict[str, Any]:

@@ -6,6 +6,7 @@ longer for long schedules, so that the number of intervals, summed over the jobs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ Rows = npt.NDArray[np.int64]
 class PowerOverTime:
     """From the first start to the last end. `mean_w` has one value per interval."""
 
+    first_s: float
     interval_s: float
     mean_w: Floats
     energy_j: float
@@ -39,6 +41,12 @@ class PowerOverTime:
     @property
     def peak_w(self) -> float:
         return float(self.mean_w.max(initial=0.0))
+
+    def highest_w(self, most_points: int) -> tuple[Floats, Floats]:
+        """The times at which equal parts begin, and the highest mean of each part."""
+        begins = np.arange(0, len(self.mean_w), max(1, math.ceil(len(self.mean_w) / most_points)))
+        highest: Floats = np.maximum.reduceat(self.mean_w, begins) if len(begins) else np.empty(0)
+        return self.first_s + begins * self.interval_s, highest
 
     def above_s(self, budget_w: float) -> float:
         """The time in intervals whose mean is above the budget."""
@@ -91,7 +99,10 @@ def power_over_time(
         on_progress()
     idle_w = fleet.power_w(0, 0)
     return PowerOverTime(
-        interval_s=interval_s, mean_w=idle_w + joules / interval_s, energy_j=idle_w * span_s + float(joules.sum())
+        first_s=first_s,
+        interval_s=interval_s,
+        mean_w=idle_w + joules / interval_s,
+        energy_j=idle_w * span_s + float(joules.sum()),
     )
 
 

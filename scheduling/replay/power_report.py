@@ -11,9 +11,10 @@ from jobs.traces.trace import Floats
 from scheduling.power.energy import kwh
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.power.node_series import STEP_S, NodeSeries
-from scheduling.power.power_over_time import power_over_time
+from scheduling.power.power_over_time import PowerOverTime, power_over_time
 from scheduling.power.sleep_rules import ReserveSettings, nodes_needed, recent_maximum
 from scheduling.power.sleeping_nodes import SleepLimits, run_fleet
+from scheduling.replay.curves import MAX_SERIES_POINTS
 from scheduling.replay.power_jobs import power_jobs
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import PolicyRun
@@ -36,10 +37,18 @@ def power_figures(run: PolicyRun, on_progress: Callable[[], None] = lambda: None
         "above_budget_s": None if budget_w is None else drawn.above_s(budget_w),
         "longest_excursion_s": None if budget_w is None else drawn.longest_above_s(budget_w),
         "cost": _cost(drawn.energy_kwh, setting),
+        "curve": _curve(drawn, run),
     }
     if setting.has_sleep:
         figures["sleep"] = _sleep_figures(run, fleet, drawn.energy_kwh, setting)
     return figures
+
+
+def _curve(drawn: PowerOverTime, run: PolicyRun) -> dict[str, list[float]]:
+    """Seconds since the first submission, and the highest power from then to the next point."""
+    at_s, highest_w = drawn.highest_w(MAX_SERIES_POINTS)
+    first_s = float(run.trace.submit_s[0]) if len(run.trace) else 0.0
+    return {"at_s": (at_s - first_s).round(0).tolist(), "kw": (highest_w / 1000).round(1).tolist()}
 
 
 def _cost(energy_kwh: float, setting: PowerSetting) -> float | None:

@@ -313,11 +313,21 @@ def test_long_schedule_has_longer_intervals_and_the_same_energy():
     assert power.energy_j == pytest.approx(fleet.power_w(8, 8 * 400) * 1e8)
 
 
+@pytest.mark.parametrize("points", [1, 7, 10_000])
+def test_curve_of_power_keeps_the_peak_with_few_points(points):
+    power = power_over_time(drawn_jobs(load=0.2), PowerFleet(nodes=50))
+    at_s, highest_w = power.highest_w(points)
+
+    assert len(at_s) == len(highest_w) <= points
+    assert (at_s[0], highest_w.max()) == (drawn_jobs(load=0.2).start_s[0], power.peak_w)
+
+
 def test_power_of_a_schedule_without_jobs_is_nothing():
     none = steady_jobs(watts=400, gpus=[], is_low=[])
     power = power_over_time(none, PowerFleet(nodes=5))
 
     assert (power.energy_j, power.peak_w, power.above_s(1.0), power.longest_above_s(1.0)) == (0, 0, 0, 0)
+    assert len(power.highest_w(10)[0]) == 0
 
 
 def test_jobs_that_ran_for_no_time_draw_nothing():

@@ -162,6 +162,9 @@ def test_replay_under_a_power_budget_shows_what_it_costs(people):
     ]
     assert power.rows[1].cells[2].change and "energy costs" in page.context["verdict"]
     assert "A100" in text(page) and "unplanned wake-ups" in text(page)
+    drawn = list(csv.reader(io.StringIO(text(ada.get(f"/what-if/charts/power.csv?of={limited.public_id}")))))
+    assert {row[0] for row in drawn[1:]} == {"fifo at 500 kW", "easy at 500 kW"}
+    assert max(float(row[-1]) for row in drawn[1:]) <= 500
 
 
 def test_price_of_the_cluster_is_filled_in_and_asks_for_nothing_alone(people):
