@@ -279,7 +279,7 @@ def test_number_of_queries_does_not_depend_on_replays(done, django_assert_num_qu
     for _ in range(3):
         ada.post("/what-if/", ASKED)
 
-    with django_assert_num_queries(8):  # session, user, clock; roles, places; replays, files, history
+    with django_assert_num_queries(9):  # session, user, clock; roles, places; replays, files, history, price
         ada.get("/what-if/")
     with django_assert_num_queries(6):  # session, user, clock; roles, the replay, the others
         ada.get(f"/what-if/{done.public_id}/")
