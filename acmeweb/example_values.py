@@ -593,7 +593,7 @@ VALUES: dict[str, Any] = {
     "Simulation.state": "COMPLETED",
     "Simulation.jobs": 10000,
     "Simulation.progress": 1.0,
-    "result": {"runs": [{"policy": "easy", "mean_wait_s": 312}]},
+    "result": {"runs": [{"policy": "easy", "queue_s": {"mean": 312.0}, "power": {"kwh": 41210.5, "peak_kw": 1288.4}}]},
     "trace": "acme:seren",
     "policies": ["fifo", "easy"],
     "Trace.id": 2,

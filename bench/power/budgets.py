@@ -27,6 +27,7 @@ from scheduling.power.cap_rules import GRADUAL_STEPS, NO_CAP, CapSettings, stati
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
 from scheduling.replay.power_jobs import power_jobs
+from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, run_policy
 
 GOAL_EXCURSION_S, GOAL_HIGH, GOAL_LOW = 2.0, 0.01, 0.05
@@ -37,9 +38,9 @@ def main() -> int:
     options = arguments()
     site = PUBLISHED_CLUSTERS["seren"]
     nodes = site.nodes * MORE // 100
-    setting = ReplaySetting(nodes=nodes, load=options.load, best_effort=())
+    setting = ReplaySetting(nodes=nodes, load=options.load, best_effort=(), seed=options.seed, power=PowerSetting())
     replayed = run_policy(draw_trace(site, "seren", jobs=options.jobs, seed=options.seed), options.policy, setting)
-    jobs, fleet, budget_w = power_jobs(replayed, options.seed), PowerFleet(nodes=nodes), site.nodes * options.node_watts
+    jobs, fleet, budget_w = power_jobs(replayed), setting.power_fleet, site.nodes * options.node_watts
     until_s = float(replayed.trace.submit_s[-1])
     print(
         f"{len(jobs.start_s):,} jobs of {until_s / 86_400:.1f} days on {nodes} nodes at {options.load} % of their rate"

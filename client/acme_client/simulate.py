@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -25,9 +25,11 @@ UNFINISHED_STATES = ("PENDING", "RUNNING")
 
 
 def _run_name(row: Mapping[str, Any]) -> str:
-    """The policy, and the load if it is not that of the trace."""
-    load = row.get("load", 100)
-    return str(row["policy"]) if load == 100 else f"{row['policy']} at {load}% load"
+    """The policy, the load if it is not that of the trace, and the power budget."""
+    load, budget_kw = row.get("load", 100), row.get("power", {}).get("budget_kw")
+    named = (f"{load}% load" if load != 100 else "", f"{budget_kw:,g} kW" if budget_kw else "")
+    conditions = " and ".join(filter(None, named))
+    return str(row["policy"]) + (f" at {conditions}" if conditions else "")
 
 
 SIMULATION_COLUMNS: list[table.TableColumn] = [
@@ -50,6 +52,39 @@ WIDE_COLUMNS: list[table.TableColumn] = [
     ("JAIN", lambda row: f"{row['fairness']['jain']:.3f}"),
     ("BROKEN", lambda row: "-" if row["faults"]["jobs"] is None else row["faults"]["jobs"]),
 ]
+
+
+# Title of the column, section of `power` that has the value, its name, and decimals
+POWER_FIGURES = (
+    ("KWH", "", "kwh", 0),
+    ("PEAK_KW", "", "peak_kw", 1),
+    ("ABOVE_S", "", "above_budget_s", 0),
+    ("COST", "", "cost", 2),
+    ("KWH_SLEEP", "sleep", "kwh", 0),
+    ("COST_SLEEP", "sleep", "cost", 2),
+    ("WAKES", "sleep", "node_wakes", 0),
+    ("UNPLANNED", "sleep", "unplanned_wakes", 0),
+)
+
+
+def _power_figure(row: Mapping[str, Any], section: str, name: str) -> float | None:
+    power = row.get("power", {})
+    figure: float | None = (power.get(section, {}) if section else power).get(name)
+    return figure
+
+
+def _power_columns(rows: Sequence[Mapping[str, Any]]) -> list[table.TableColumn]:
+    """The columns of power that have a value in any row."""
+
+    def column(title: str, section: str, name: str, decimals: int) -> table.TableColumn:
+        def text(row: Mapping[str, Any]) -> str:
+            figure = _power_figure(row, section, name)
+            return "-" if figure is None else f"{figure:.{decimals}f}"
+
+        return title, text
+
+    shown = [one for one in POWER_FIGURES if any(_power_figure(row, *one[1:3]) is not None for row in rows)]
+    return [column(*one) for one in shown]
 
 
 def simulate(
@@ -77,6 +112,16 @@ def simulate(
     load: Annotated[
         int | None, typer.Option("--load", help="Arrival rate in percent of the trace's; default: 100.")
     ] = None,
+    energy: Annotated[bool, typer.Option("--energy", help="Report energy and peak power.")] = False,
+    power_budget_kw: Annotated[
+        float | None, typer.Option("--power-budget-kw", help="Power that jobs must stay below; implies --energy.")
+    ] = None,
+    price_per_kwh: Annotated[
+        float | None, typer.Option("--price-per-kwh", help="Report the cost of energy; implies --energy.")
+    ] = None,
+    sleep: Annotated[
+        bool, typer.Option("--sleep", help="Report what sleeping nodes would save; implies --energy.")
+    ] = False,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the random numbers.")] = None,
     id: Annotated[str, typer.Option("--id", help="Wait for an existing simulation.")] = "",
     wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only print the id.")] = True,
@@ -96,6 +141,8 @@ def simulate(
             "faults": faults,
             "noise": noise,
         }
+        request |= {"power_budget_kw": power_budget_kw, "price_per_kwh": price_per_kwh}
+        request |= {"energy": energy or None, "sleep": sleep or None}
         simulation = acme.post("simulations/", {name: value for name, value in request.items() if value is not None})
     else:
         simulation = acme.get(f"simulations/{id}/")
@@ -122,12 +169,9 @@ def _print_simulation(simulation: dict[str, Any], output: OutputFormat) -> None:
     if output == OutputFormat.JSON:
         typer.echo(table.format_json(simulation))
     elif result := simulation["result"]:
-        recorded = [result["recorded"]] if result.get("recorded") else []
-        print_rows(
-            SIMULATION_COLUMNS + (WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []),
-            [*recorded, *result["runs"]],
-            output,
-        )
+        rows = [result["recorded"]] * bool(result.get("recorded")) + result["runs"]
+        wide = WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []
+        print_rows(SIMULATION_COLUMNS + _power_columns(rows) + wide, rows, output)
     if not simulation["result"]:
         error = f": {simulation['error']}" if simulation["error"] else "."
         print_message(f"{simulation['id']} is {simulation['state']}{error}")

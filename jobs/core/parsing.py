@@ -114,6 +114,17 @@ def integer_reader(low: int, high: int) -> Callable[[str, Any], int]:
     return read_integer
 
 
+def number_reader(low: int, high: int) -> Callable[[str, Any], float]:
+    def read_number(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise_invalid_field(name, f"is {json_type_name(value)}, not a number")
+        if not low <= value <= high:  # false for NaN too
+            raise_invalid_field(name, f"{short_repr(value)} is not between {low} and {high}")
+        return float(value)
+
+    return read_number
+
+
 def read_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise_invalid_field(name, f"is {json_type_name(value)}, not true or false")

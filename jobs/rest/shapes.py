@@ -107,14 +107,12 @@ def text_field(says: str = "", choices: Iterable[str] | None = None, **more: Any
 
 
 def integer_field(says: str = "", low: int | None = None, high: int | None = None, **more: Any) -> ShapeField:
-    schema: Schema = {"type": "integer"}
-    schema |= {name: bound for name, bound in (("minimum", low), ("maximum", high)) if bound is not None}
-    return _build_field(schema, says, more)
+    return _build_field({"type": "integer"} | _range_schema(low, high), says, more)
 
 
-def number_field(says: str = "", **more: Any) -> ShapeField:
+def number_field(says: str = "", low: int | None = None, high: int | None = None, **more: Any) -> ShapeField:
     """A number that may have a fraction."""
-    return _build_field({"type": "number"}, says, more)
+    return _build_field({"type": "number"} | _range_schema(low, high), says, more)
 
 
 def boolean_field(says: str = "", **more: Any) -> ShapeField:
@@ -160,6 +158,10 @@ def nested_list_field(shape: ResourceShape, says: str = "", **more: Any) -> Shap
 
 def one_of_field(*kinds: Schema, says: str = "", **more: Any) -> ShapeField:
     return _build_field({"oneOf": list(kinds)}, says, more)
+
+
+def _range_schema(low: int | None, high: int | None) -> Schema:
+    return {name: bound for name, bound in (("minimum", low), ("maximum", high)) if bound is not None}
 
 
 def _build_field(schema: Schema, says: str, more: dict[str, Any]) -> ShapeField:

@@ -35,22 +35,6 @@ CLUSTERS_TAG = "Clusters and teams"
 ADD, CHANGE = "jobs.add_cluster", "jobs.change_cluster"
 
 
-def _read_price(name: str, value: Any) -> float:
-    return _read_number(name, value, 1_000_000)
-
-
-def _read_carbon_intensity(name: str, value: Any) -> float:
-    return _read_number(name, value, 10_000)
-
-
-def _read_number(name: str, value: Any, highest: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not a number")
-    if not 0 <= value <= highest:
-        parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not between 0 and {highest}")
-    return float(value)
-
-
 NULLABLE_COLUMNS = (
     "gpu_hour_price",
     "kwh_price",
@@ -86,9 +70,9 @@ CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     "burn_in_minutes": parsing.integer_reader(0, 10_080),
     "usage_half_life_hours": parsing.integer_reader(1, 87_600),
     "gpu_share_kinds": _read_kinds,
-    "gpu_hour_price": _read_price,
-    "kwh_price": _read_price,
-    "co2_g_per_kwh": _read_carbon_intensity,
+    "gpu_hour_price": parsing.number_reader(0, 1_000_000),
+    "kwh_price": parsing.number_reader(0, 1_000_000),
+    "co2_g_per_kwh": parsing.number_reader(0, 10_000),
     "min_exempt_minutes": parsing.integer_reader(0, MAX_EXEMPT_MINUTES),
     "max_exempt_minutes": parsing.integer_reader(0, MAX_EXEMPT_MINUTES),
     "checkpoint_clause": parsing.choice_reader(list(CheckpointClause)),

@@ -22,9 +22,11 @@ from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
     attribute_path,
+    boolean_field,
     datetime_field,
     integer_field,
     nested_list_field,
+    number_field,
     object_field,
     text_field,
     text_list_field,
@@ -73,7 +75,9 @@ SIMULATION_SHAPE = ResourceShape(
         "ended_at": datetime_field(nullable=True),
         "result": object_field(
             "`runs` contains one run per policy, as in `manage.py simulate --json`. `recorded` has the same figures of"
-            " the jobs as they really ran, if the trace contains that; else it is null. Null before the end.",
+            " the jobs as they really ran, if the trace contains that; else it is null. If the request asks for energy,"
+            " `power` of each run has kWh, cost, peak power, the time above the budget, and in `sleep` what sleeping"
+            " nodes would save. Null before the end.",
             nullable=True,
             in_lists=False,
         ),
@@ -137,6 +141,19 @@ SIMULATION_REQUEST_SHAPE = ResourceShape(
             required=False,
         ),
         "quota": nested_list_field(QUOTA_SHAPE, "Quotas of the teams in the trace.", required=False),
+        "energy": boolean_field(
+            "Whether results have energy and peak power, with simulated nodes of 8 A100.", required=False
+        ),
+        "power_budget_kw": number_field(
+            "Jobs start only while the predicted power of all nodes stays below. Implies energy.",
+            low=0,
+            high=requests.MAX_POWER_NUMBER,
+            required=False,
+        ),
+        "price_per_kwh": number_field(
+            "Results have the cost of energy. Implies energy.", low=0, high=requests.MAX_POWER_NUMBER, required=False
+        ),
+        "sleep": boolean_field("Whether results have what sleeping nodes would save. Implies energy.", required=False),
         "policy_settings": object_field('Settings by policy: {"acme": {"order": "sjf"}}.', required=False),
     },
     example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
@@ -172,6 +189,9 @@ SIMULATION_READERS: dict[str, parsing.FieldReader] = {
     ),
     "policy_settings": parsing.read_object,
     "vcs": lambda name, value: _read_virtual_clusters(name, value),
+    "energy": parsing.read_bool,
+    "sleep": parsing.read_bool,
+    **dict.fromkeys(("power_budget_kw", "price_per_kwh"), parsing.number_reader(0, requests.MAX_POWER_NUMBER)),
 }
 
 

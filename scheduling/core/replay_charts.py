@@ -1,4 +1,4 @@
-"""The charts of compared runs: waits, completion times, queue length and use over time. Pure."""
+"""The charts of compared runs: waits, completion times, queue length, use and power over time. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from scheduling.core.charts import Curve, LineChart, Point
 
-CHART_KEYS = ("waits", "completion", "queue", "use")
 RECORD_STYLE = 0  # the runs have the styles from 1 on
 TIME_UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
 MIN_UNITS = 3  # the largest unit of which the time has more than this
@@ -17,12 +16,13 @@ def comparison_charts(
     names: Sequence[str], runs: Sequence[Mapping[str, Any]], styles: Sequence[int]
 ) -> dict[str, LineChart]:
     """The charts by key. Runs stored without curves, by an older version, are left out."""
-    columns = zip(names, runs, styles, strict=True)
+    columns = list(zip(names, runs, styles, strict=True))
     drawn = [(name, run["curves"], style) for name, run, style in columns if "curves" in run]
+    power = [(name, run["power"]["curve"], style) for name, run, style in columns if run.get("power")]
     if not drawn:
         return {}
     unit, unit_s = _time_unit(max((at for _, curves, _ in drawn for at in curves["usage"]["at_s"]), default=0.0))
-    return {
+    charts = {
         "waits": _distribution_chart("Queue wait", "queue_s", drawn),
         "completion": _distribution_chart("Completion time, from submission to end", "jct_s", drawn),
         "queue": LineChart(
@@ -39,6 +39,18 @@ def comparison_charts(
             curves=[_usage_curve(name, curves, style, "held_pct", unit_s) for name, curves, style in drawn],
         ),
     }
+    return charts | _power_chart(power, unit, unit_s)
+
+
+def _power_chart(power: Sequence[tuple[str, Mapping[str, Any], int]], unit: str, unit_s: int) -> dict[str, LineChart]:
+    """Only if a run has figures of power."""
+    if not power:
+        return {}
+    curves = [
+        Curve(name=name, style=style, points=_steps(curve["at_s"], curve["kw"], unit_s)) for name, curve, style in power
+    ]
+    x_label = f"{unit} since the first submission"
+    return {"power": LineChart(title="Highest power over time", x_label=x_label, y_label="kW", curves=curves)}
 
 
 def _distribution_chart(title: str, of: str, drawn: Sequence[tuple[str, Mapping[str, Any], int]]) -> LineChart:
@@ -60,11 +72,15 @@ def _time_unit(longest_s: float) -> tuple[str, int]:
 
 
 def _usage_curve(name: str, curves: Mapping[str, Any], style: int, of: str, unit_s: int) -> Curve:
-    """A curve of steps: a value holds until the next point."""
     usage = curves["usage"]
+    return Curve(name=name, style=style, points=_steps(usage["at_s"], usage[of], unit_s))
+
+
+def _steps(at_s: Sequence[float], values: Sequence[float], unit_s: int) -> list[Point]:
+    """A value holds until the next point."""
     points: list[Point] = []
-    for at, value in zip(usage["at_s"], usage[of], strict=True):
+    for at, value in zip(at_s, values, strict=True):
         if points:
             points.append((at / unit_s, points[-1][1]))
         points.append((at / unit_s, value))
-    return Curve(name=name, style=style, points=points)
+    return points

@@ -55,6 +55,7 @@ def sections(
         ("Queue delay", [*_percentile_rows(runs, "queue_s"), *_kind_rows(runs)]),
         ("Completion time", _percentile_rows(runs, "jct_s")),
         ("Cluster", _cluster_rows(runs)),
+        ("Power", _power_rows(runs)),
         ("GPU-hours", _gpu_hour_rows(runs)),
         ("Fairness", _fairness_rows(runs)),
         ("Faults", _fault_rows(runs)),
@@ -122,6 +123,27 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100 * part
 
 
+def _power_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
+    """Runs without figures of power, such as the record, have no values."""
+    power = [run.get("power") or {} for run in runs]
+    sleep = [one.get("sleep") or {} for one in power]
+    table: list[tuple[str, str, Sequence[Mapping[str, Any]], str, bool | None]] = [
+        ("energy", "kWh", power, "kwh", True),
+        ("energy cost", "price", power, "cost", True),
+        ("peak power", "kW", power, "peak_kw", True),
+        ("power budget", "kW", power, "budget_kw", None),
+        ("time above the budget", "s", power, "above_budget_s", True),
+        ("energy with sleeping nodes", "kWh", sleep, "kwh", True),
+        ("energy cost with sleeping nodes", "price", sleep, "cost", True),
+        ("node wake-ups", "", sleep, "node_wakes", None),
+        ("unplanned wake-ups", "", sleep, "unplanned_wakes", True),
+    ]
+    for name, unit, figures, key, least in table:
+        values = [one.get(key) for one in figures]
+        if any(value is not None for value in values):
+            yield comparison_row(name, unit, values, least=least)
+
+
 def _gpu_hour_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     for name in dict.fromkeys(name for run in runs for name in run["gpu_hours"]):
         values = [run["gpu_hours"].get(name) for run in runs]
@@ -179,6 +201,10 @@ def format_figure(value: float | None, unit: str) -> str:
             return f"{value:.3f}" if value < 10 else f"{value:,.0f}"
         case "h":
             return f"{value:,.0f}"
+        case "kWh" | "kW":
+            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:,.1f} {unit}"
+        case "price":
+            return f"{value:,.2f}"
         case _:
             return f"{value:,}"
 

@@ -8,6 +8,10 @@ from typing import Any
 from scheduling.core.number_texts import duration_text
 
 SAME_BELOW_PCT = 0.5  # smaller differences are not worth a word
+POWER_LIMITS = (
+    "Energy and power are estimates from the first start to the last end, for nodes with A100 GPUs and with published"
+    " figures of jobs by kind. Sleeping nodes delay no job in a replay."
+)
 RECORDED_LIMITS = (
     "“As it really was” has the recorded starts and ends of the same jobs. It includes what a replay does not know:"
     " node failures, drains, holds, dependencies and the settings of that time. A replay begins with an empty cluster"
@@ -23,23 +27,50 @@ def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: i
     if not others or not runs[baseline]["jobs"]:
         return ""
     measure, title = ("p50", "median") if runs[baseline]["queue_s"]["p50"] >= 1 else ("mean", "mean")
-    best = min(others, key=lambda number: (runs[number]["queue_s"][measure], runs[number]["queue_s"]["mean"]))
+    best = min(others, key=lambda number: _waits_and_cost(runs[number], measure))
     before, after = runs[baseline]["queue_s"][measure], runs[best]["queue_s"][measure]
     change = percent_change(after, before)
-    equal = [number for number in others if runs[number]["queue_s"] == runs[best]["queue_s"]]
+    equal = [number for number in others if _same_waits_and_cost(runs[number], runs[best])]
     place, other = _place(names[baseline]), _place(_listed([names[number] for number in equal]))
-    longest = _longest_wait(runs[best], runs[baseline])
+    longest, cost = _longest_wait(runs[best], runs[baseline]), _cost_clause(runs[best], runs[baseline])
     if change is None or abs(change) < SAME_BELOW_PCT:
-        return f"The {title} wait does not change: {duration_text(before)} {place} and {other}; {longest}."
+        return f"The {title} wait does not change: {duration_text(before)} {place} and {other}; {longest}{cost}."
     if change > 0:
         return (
             f"No policy shortens the {title} wait: it is {duration_text(before)} {place} and {duration_text(after)}"
-            f" {other}, the shortest of the others ({percent_text(change)})."
+            f" {other}, the shortest of the others ({percent_text(change)}){cost}."
         )
     return (
         f"{other[0].upper()}{other[1:]}, the {title} wait falls from {duration_text(before)} {place} to"
-        f" {duration_text(after)} ({percent_text(change)}); {longest}."
+        f" {duration_text(after)} ({percent_text(change)}); {longest}{cost}."
     )
+
+
+def _waits_and_cost(run: Mapping[str, Any], measure: str) -> tuple[float, float, float]:
+    """What makes a run the best one: short waits, and of equal ones the lowest cost of energy."""
+    return run["queue_s"][measure], run["queue_s"]["mean"], _energy_cost(run) or 0.0
+
+
+def _same_waits_and_cost(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(one["queue_s"] == other["queue_s"]) and _energy_cost(one) == _energy_cost(other)
+
+
+def _energy_cost(run: Mapping[str, Any]) -> float | None:
+    """None without a price."""
+    cost: float | None = (run.get("power") or {}).get("cost")
+    return cost
+
+
+def _cost_clause(run: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    cost, previous = _energy_cost(run), _energy_cost(before)
+    if cost is None:
+        return ""
+    if previous is None:
+        return f"; energy costs {cost:,.2f}"
+    change = percent_change(cost, previous)
+    if change is None or abs(change) < SAME_BELOW_PCT:
+        return f"; energy costs {cost:,.2f} (before: {previous:,.2f})"
+    return f"; energy costs {cost:,.2f} (before: {previous:,.2f}, {percent_text(change)})"
 
 
 def _place(name: str) -> str:
@@ -70,6 +101,17 @@ def percent_text(change: float) -> str:
     if change >= 900:
         return f"×{change / 100 + 1:,.0f}"
     return f"{'−' if change < 0 else '+'}{abs(change):.0f}%"
+
+
+def power_limits(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The sentences that a reader must know before trusting figures of power."""
+    figures = [run["power"] for run in runs if run.get("power")]
+    if not figures:
+        return []
+    longest = duration_text(max(one["interval_s"] for one in figures))
+    aside = max(run["set_aside"]["wider_than_the_pool"] for run in runs if run.get("power"))
+    wide = f" {aside:,} jobs are left out, because they need more GPUs or power than there is." if aside else ""
+    return [f"{POWER_LIMITS} Peak power is the highest mean of {longest}.{wide}"]
 
 
 def limits(loads: Sequence[int], *, has_record: bool, has_changed_nodes: bool) -> list[str]:

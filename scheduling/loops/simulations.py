@@ -32,6 +32,7 @@ from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, Uplo
 from scheduling.queries.replays.settings import MAX_TRACE_JOBS, replay_setting
 from scheduling.queries.replays.traces import history_trace, load_uploaded_trace, recorded_attempts
 from scheduling.replay import acme_trace, requests
+from scheduling.replay.power_jobs import PowerUnavailable
 from scheduling.replay.recorded import attempts_from_queue_times, recorded_run, recorded_summary
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
@@ -53,7 +54,7 @@ def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_
         simulation_actions.finish(simulation, result, clock())
     except SimulationStateConflict as conflict:
         log.info("%s", conflict)
-    except (InvalidReplaySetting, MissingLibrary) as error:
+    except (InvalidReplaySetting, MissingLibrary, PowerUnavailable) as error:
         _fail(simulation, str(error), clock)
     except SoftTimeLimitExceeded:
         _fail(simulation, "The replay exceeded the time limit. Use fewer jobs or policies.", clock)

@@ -62,6 +62,8 @@ class ReplayForm(forms.Form):
         "team",
     )
 
+    POWER = ("power_budget_kw", "price_per_kwh", "energy", "sleep")
+
     trace = forms.ChoiceField(
         label="Trace",
         help_text="history: past jobs of a cluster; acme: synthetic jobs sampled from AcmeTrace; or a file.",
@@ -177,6 +179,26 @@ class ReplayForm(forms.Form):
         required=False, max_length=20, help_text="Error of run time estimates: none, helios, or a sigma."
     )
     seed = forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
+    power_budget_kw = forms.FloatField(
+        label="Power budget, kW",
+        required=False,
+        min_value=0,
+        max_value=requests.MAX_POWER_NUMBER,
+        help_text="Jobs start only while the predicted power of all nodes stays below. Leave empty for no limit.",
+    )
+    price_per_kwh = forms.FloatField(
+        label="Price of a kWh",
+        required=False,
+        min_value=0,
+        max_value=requests.MAX_POWER_NUMBER,
+        help_text="Used to show the cost of energy. The default is the price in the settings of the cluster.",
+    )
+    energy = forms.BooleanField(
+        label="Energy", required=False, help_text="Shows energy, cost and peak power, for nodes with A100 GPUs."
+    )
+    sleep = forms.BooleanField(
+        label="Sleeping nodes", required=False, help_text="Shows what idle nodes would save if they slept."
+    )
 
     def __init__(self, *args: Any, places: CallerTargets, uploads: Iterable[UploadedTrace] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -191,8 +213,15 @@ class ReplayForm(forms.Form):
     def main(self) -> list[forms.BoundField]:
         return [self[name] for name in self.MAIN]
 
+    def power(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.POWER]
+
+    def power_is_open(self) -> bool:
+        """Whether one of the fields has an error, or a value other than the default price."""
+        return any(field.errors or (field.value() and field.name != "price_per_kwh") for field in self.power())
+
     def more(self) -> list[forms.BoundField]:
-        return [field for field in self if field.name not in self.MAIN]
+        return [field for field in self if field.name not in (*self.MAIN, *self.POWER)]
 
     def more_is_open(self) -> bool:
         """Whether one of the fields that are usually folded has an error, or a value from a link."""
@@ -230,7 +259,7 @@ class ReplayForm(forms.Form):
 
     def request_values(self, trace: str) -> dict[str, Any]:
         """Return the values that apply to this kind of trace and to the selected policies."""
-        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [])}
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [], False)}
         kind = trace_kind(trace)
         others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
         excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
@@ -238,6 +267,8 @@ class ReplayForm(forms.Form):
         params = {name: value for name, value in values.items() if name not in excluded}
         if params.get("load") == ReplaySetting.load:
             del params["load"]
+        if "price_per_kwh" not in self.changed_data and not params.keys() & {"power_budget_kw", "energy", "sleep"}:
+            params.pop("price_per_kwh", None)  # the default price alone does not ask for figures of power
         if "acme" in values["policies"]:
             params |= self._acme_params()
         return params

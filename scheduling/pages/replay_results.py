@@ -19,7 +19,7 @@ from scheduling.core.charts import ChartDrawing, draw
 from scheduling.core.policy_texts import POLICY_SUMMARIES
 from scheduling.core.replay_charts import RECORD_STYLE, comparison_charts
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS, csv_rows, sections
-from scheduling.core.replay_verdict import limits, verdict
+from scheduling.core.replay_verdict import limits, power_limits, verdict
 from scheduling.models import Simulation, SimulationState
 from scheduling.pages.chart_files import chart_file
 from scheduling.pages.replays import PAGE_SIZE, request_caller
@@ -72,8 +72,10 @@ def run_columns(rows: Sequence[Simulation]) -> list[RunColumn]:
 
 
 def _run_name(run: dict[str, Any]) -> str:
-    load = run.get("load", 100)
-    return run["policy"] if load == 100 else f"{run['policy']} at {load}% load"
+    load, budget_kw = run.get("load", 100), (run.get("power") or {}).get("budget_kw")
+    named = (f"{load}% load" if load != 100 else "", f"{budget_kw:,g} kW" if budget_kw else "")
+    conditions = " and ".join(filter(None, named))
+    return run["policy"] + (f" at {conditions}" if conditions else "")
 
 
 def _results_context(columns: Sequence[RunColumn], of: str, address: PageQuery) -> dict[str, Any]:
@@ -88,7 +90,8 @@ def _results_context(columns: Sequence[RunColumn], of: str, address: PageQuery) 
         "baseline": columns[baseline],
         "sections": sections(runs, baseline, names),
         "verdict": verdict(names, runs, baseline),
-        "limits": limits(
+        "limits": power_limits(runs)
+        + limits(
             [column.run.get("load", 100) for column in columns if not column.is_record],
             has_record=has_record,
             has_changed_nodes=any({"nodes", "gpus_per_node"} & set(column.simulation.params) for column in columns),

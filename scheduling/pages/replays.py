@@ -44,7 +44,14 @@ def _initial_values(request: HttpRequest, clusters: Iterable[Cluster]) -> dict[s
     """The defaults of the form, replaced by what the address contains."""
     linked = linked_values(request.GET)
     named = [cluster for cluster in clusters if cluster.name == linked.get("cluster")]
-    return _default_values(named or clusters) | linked
+    values = _default_values(named or clusters)
+    return values | _price_of_cluster(values.get("cluster", ""), named or clusters) | linked
+
+
+def _price_of_cluster(name: str, clusters: Iterable[Cluster]) -> dict[str, float]:
+    """The price of energy in the settings of this cluster, or of the first one if none is named."""
+    chosen = next((cluster for cluster in clusters if name in ("", cluster.name)), None)
+    return {} if chosen is None or chosen.kwh_price is None else {"price_per_kwh": chosen.kwh_price}
 
 
 def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from jobs.traces.trace import Floats, Ints
+from jobs.traces.trace import Floats
 from scheduling.power.cap_rules import CapSettings, CapState, PowerReading, next_state
 from scheduling.power.energy import kwh
 from scheduling.power.gpu_clocks import PowerFleet
@@ -29,6 +29,7 @@ from scheduling.power.power_profiles import PowerProfiles
 
 CALM_SHARE = 0.8  # of the budget; below it, a rule without steps is not stepped through either
 SMALLEST_STEP_S = 1e-6
+SMALLEST_SHARE = 1e-6  # of a GPU; smaller differences are rounding errors
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
@@ -39,7 +40,7 @@ class PowerJobs:
 
     start_s: Floats
     work_s: Floats  # time at the highest clock
-    gpus: Ints
+    gpus: Floats  # a share of a GPU is a part of one
     is_low: Mask  # low priority
     profiles: PowerProfiles
 
@@ -181,7 +182,8 @@ class _Run:
         if due == self._started:
             return
         asked = np.cumsum(self._jobs.gpus[self._started : due])
-        until = self._started + int(np.searchsorted(asked, self._fleet.gpus - self._running.gpus, side="right"))
+        free = self._fleet.gpus - self._running.gpus + SMALLEST_SHARE
+        until = self._started + int(np.searchsorted(asked, free, side="right"))
         if until > self._started:
             rows = np.arange(self._started, until)
             uncapped = np.full(len(rows), float(self._caps.base_mhz))
@@ -265,8 +267,8 @@ class _Running:
         jobs, clocks = self._jobs, self._fleet.clocks
         self.is_low = jobs.is_low[self.rows]
         self._profiles = jobs.profiles.rows(self.rows)
-        self._gpus, self._work_s = jobs.gpus[self.rows].astype(float), jobs.work_s[self.rows]
-        self.gpus = int(self._gpus.sum())
+        self._gpus, self._work_s = jobs.gpus[self.rows], jobs.work_s[self.rows]
+        self.gpus = float(self._gpus.sum())
         self._speed = clocks.speed(self.mhz)
         self._high_before = self._profiles.high_s(self._done_s)
         low_w = clocks.power_w(self._profiles.low_w, self.mhz)

@@ -21,6 +21,7 @@ from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Floats
 
 LOADING, METRICS = 0.295, 0.19
+SHORTEST_CYCLE_S = 1.0  # a job may have run for no time at all
 LOW_PRIORITY_KINDS = frozenset({JobKind.EVALUATION.value, JobKind.DEBUG.value})
 
 
@@ -83,8 +84,8 @@ def draw_profiles(kinds: Sequence[str], work_s: Floats, seed: int = 0) -> PowerP
         drawn.low_w[rows] = dice.uniform(*power.low_w, size=len(rows))
         drawn.high_share[rows] = dice.uniform(*power.high_share, size=len(rows))
         if power.period_s is None:
-            drawn.period_s[rows] = work_s[rows]
-            drawn.offset_s[rows] = -LOADING * work_s[rows]
+            drawn.period_s[rows] = np.maximum(work_s[rows], SHORTEST_CYCLE_S)
+            drawn.offset_s[rows] = -LOADING * drawn.period_s[rows]
         else:
             drawn.period_s[rows] = dice.uniform(*power.period_s, size=len(rows))
             drawn.offset_s[rows] = dice.uniform(0, drawn.period_s[rows])

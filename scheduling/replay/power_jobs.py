@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduling.power.budget_run import PowerJobs
 from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
-from scheduling.replay.power_setting import trace_profiles
+from scheduling.replay.power_setting import gpus_of_jobs
 from scheduling.replay.run import PolicyRun
 
 
@@ -14,8 +14,11 @@ class PowerUnavailable(ValueError):
     """A sentence for the caller."""
 
 
-def power_jobs(run: PolicyRun, seed: int = 0) -> PowerJobs:
-    """The jobs that ran, in order of their starts, with drawn profiles. Raise PowerUnavailable if jobs were stopped."""
+def power_jobs(run: PolicyRun) -> PowerJobs:
+    """The jobs that ran, in order of their starts. The run must have the power of its jobs (`ReplaySetting.power`).
+    Raise PowerUnavailable if jobs were stopped.
+    """
+    assert run.power is not None
     if run.stops.any():
         raise PowerUnavailable(f"policy: {run.policy} stopped jobs. Use one without preemption, such as fifo-skip.")
     ran = np.flatnonzero(np.isfinite(run.ended_s))
@@ -24,7 +27,7 @@ def power_jobs(run: PolicyRun, seed: int = 0) -> PowerJobs:
     return PowerJobs(
         start_s=run.started_s[rows],
         work_s=run.held_s[rows],
-        gpus=trace.gpus,
+        gpus=gpus_of_jobs(trace),
         is_low=np.isin(np.array(list(trace.kinds)), sorted(LOW_PRIORITY_KINDS)),
-        profiles=trace_profiles(run.trace, seed).rows(rows),
+        profiles=run.power.profiles.rows(rows),
     )

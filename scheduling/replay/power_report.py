@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jobs.traces.trace import Floats
-from scheduling.power.budget_run import CALM_SHARE, BudgetRun, PowerJobs, run_budget
-from scheduling.power.cap_rules import NO_CAP
 from scheduling.power.energy import kwh
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.power.node_series import STEP_S, NodeSeries
+from scheduling.power.power_over_time import PowerOverTime, power_over_time
 from scheduling.power.sleep_rules import ReserveSettings, nodes_needed, recent_maximum
 from scheduling.power.sleeping_nodes import SleepLimits, run_fleet
+from scheduling.replay.curves import MAX_SERIES_POINTS
 from scheduling.replay.power_jobs import power_jobs
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import PolicyRun
 
 
-def power_figures(run: PolicyRun) -> dict[str, Any]:
+def power_figures(run: PolicyRun, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The figures from the first start to the last end; sleeping saves energy, peak and cost are those without it.
 
     Raises `PowerUnavailable` if jobs were stopped, because a run does not say when they ran.
     """
     setting, fleet = run.setting.power, run.setting.power_fleet
     assert setting is not None
-    jobs = power_jobs(run, run.setting.seed)
-    drawn = _run_without_caps(jobs, fleet, setting)
+    drawn = power_over_time(power_jobs(run), fleet, on_progress)
+    budget_w = None if setting.budget_kw is None else setting.budget_kw * 1000
     figures: dict[str, Any] = {
         "kwh": drawn.energy_kwh,
         "peak_kw": drawn.peak_w / 1000,
+        "interval_s": drawn.interval_s,
         "budget_kw": setting.budget_kw,
-        "above_budget_s": drawn.above_s if setting.budget_kw else None,
-        "longest_excursion_s": drawn.longest_excursion_s if setting.budget_kw else None,
+        "above_budget_s": None if budget_w is None else drawn.above_s(budget_w),
+        "longest_excursion_s": None if budget_w is None else drawn.longest_above_s(budget_w),
         "cost": _cost(drawn.energy_kwh, setting),
+        "curve": _curve(drawn, run),
     }
     if setting.has_sleep:
         figures["sleep"] = _sleep_figures(run, fleet, drawn.energy_kwh, setting)
     return figures
 
 
+def _curve(drawn: PowerOverTime, run: PolicyRun) -> dict[str, list[float]]:
+    """Seconds since the first submission, and the highest power from then to the next point."""
+    at_s, highest_w = drawn.highest_w(MAX_SERIES_POINTS)
+    first_s = float(run.trace.submit_s[0]) if len(run.trace) else 0.0
+    return {"at_s": (at_s - first_s).round(0).tolist(), "kw": (highest_w / 1000).round(1).tolist()}
+
+
 def _cost(energy_kwh: float, setting: PowerSetting) -> float | None:
     return None if setting.price_per_kwh is None else energy_kwh * setting.price_per_kwh
-
-
-def _run_without_caps(jobs: PowerJobs, fleet: PowerFleet, setting: PowerSetting) -> BudgetRun:
-    """Without a budget, a first run gives a peak of means; the second has the seconds in which it may be exceeded."""
-    if setting.budget_kw:
-        return run_budget(jobs, fleet, setting.budget_kw * 1000, NO_CAP)
-    first = run_budget(jobs, fleet, float("inf"), NO_CAP)
-    return run_budget(jobs, fleet, max(1.0, first.peak_w) / CALM_SHARE, NO_CAP)
 
 
 def _sleep_figures(run: PolicyRun, fleet: PowerFleet, energy_kwh: float, setting: PowerSetting) -> dict[str, Any]:

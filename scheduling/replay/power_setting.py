@@ -1,17 +1,20 @@
-"""Power in a replay: the budget that jobs start under, and what the report adds. Pure."""
+"""Power in a replay: the budget that jobs start under, and the power of each job. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.traces.trace import Ints, Trace
+from jobs.traces.trace import Floats, Trace
 from scheduling.engine.cluster import PowerBudget
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.power.power_predictions import predicted_peaks_w
 from scheduling.power.power_profiles import PowerProfiles, draw_profiles
+
+Watts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +33,37 @@ class PowerSetting:
         return PowerBudget(name=self.name, watts=max(0, int(self.budget_kw * 1000 - fleet.power_w(0, 0))))
 
 
-def trace_profiles(trace: Trace, seed: int) -> PowerProfiles:
-    return draw_profiles(list(trace.kinds), trace.runtime_s, seed)
+@dataclass(frozen=True, kw_only=True)
+class JobPower:
+    """The power of the jobs of a trace, one row per job."""
+
+    profiles: PowerProfiles
+    watts: Watts | None  # what each is expected to need at its peak above idle GPUs; None without a budget
+
+    def rows(self, chosen: npt.NDArray[np.intp]) -> JobPower:
+        return JobPower(profiles=self.profiles.rows(chosen), watts=None if self.watts is None else self.watts[chosen])
 
 
-def predicted_watts(trace: Trace, fleet: PowerFleet, seed: int) -> Ints:
-    """For each job the watts above idle GPUs that it is expected to need at its peak."""
+def job_power(trace: Trace, fleet: PowerFleet, seed: int, *, has_budget: bool) -> JobPower:
+    """Call it with the whole trace, so that the power of a job does not depend on which others are set aside."""
+    profiles = draw_profiles(list(trace.kinds), trace.runtime_s, seed)
+    return JobPower(profiles=profiles, watts=_predicted_watts(trace, profiles, fleet) if has_budget else None)
+
+
+def gpus_of_jobs(trace: Trace) -> Floats:
+    """The GPUs of each job; a share counts as a part of one."""
+    gpus: Floats = trace.gpus + trace.gpu_milli / WHOLE_GPU
+    return gpus
+
+
+def _predicted_watts(trace: Trace, profiles: PowerProfiles, fleet: PowerFleet) -> Watts:
     columns = np.stack([trace.users.codes, trace.names.codes, trace.kinds.codes])
     _, similar = np.unique(columns, axis=1, return_inverse=True)
     peaks_w = predicted_peaks_w(
-        trace_profiles(trace, seed).peak_w,
+        profiles.peak_w,
         trace.submit_s,
         trace.runtime_s,
         similar.ravel().astype(np.int32),
         trace.kinds.codes,
     )
-    gpus = trace.gpus + trace.gpu_milli / WHOLE_GPU
-    return np.ceil(gpus * fleet.watts_above_idle(peaks_w)).astype(np.int32)
+    return np.ceil(gpus_of_jobs(trace) * fleet.watts_above_idle(peaks_w)).astype(np.int64)

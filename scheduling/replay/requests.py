@@ -33,11 +33,12 @@ SETTING_NAMES = (
     *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
     *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort", "load"),
 )
+POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # parameters of `power_setting`
 LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
 PLACEMENTS_WITHOUT_POWER = ("exact", "tune")  # they place jobs without asking what power is left
-MAX_POWER_NUMBER = 1e9
+MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh
 
 
 class InvalidReplaySetting(ValueError):
@@ -69,7 +70,7 @@ def check_door(
         "noise": setting.noise != "none",
         "checkpoint_s": setting.checkpoint_s,
         "preemption_cost": setting.preemption_cost != "none",
-        "power_budget_kw": setting.power,
+        _power_field(setting.power): setting.power,
     }
     if used := next((name for name, value in unsupported.items() if value), None):
         raise InvalidReplaySetting(used, "cannot be combined with --door")
@@ -166,7 +167,7 @@ def _check_power(setting: ReplaySetting) -> None:
         return
     for name, used in (("vcs", setting.pools), ("faults", setting.faults)):
         if used:
-            raise InvalidReplaySetting(name, "cannot be combined with power")
+            raise InvalidReplaySetting(name, f"cannot be combined with {_power_field(power)}")
     if power.has_sleep and setting.placement == "count":
         raise InvalidReplaySetting("sleep", "needs a placement on nodes, not count")
     if power.budget_kw is None:
@@ -179,6 +180,13 @@ def _check_power(setting: ReplaySetting) -> None:
         raise InvalidReplaySetting("power_budget_kw", why)
 
 
+def _power_field(power: PowerSetting | None) -> str:
+    """The name of a field that asked for figures of power."""
+    if power is None or power.budget_kw is not None:
+        return "power_budget_kw"
+    return "sleep" if power.has_sleep else "price_per_kwh" if power.price_per_kwh is not None else "energy"
+
+
 def power_setting(
     *,
     energy: bool = False,
@@ -188,7 +196,7 @@ def power_setting(
 ) -> PowerSetting | None:
     """The setting of power; None if nothing is asked for. Raises `InvalidReplaySetting`."""
     for name, value in (("power_budget_kw", power_budget_kw), ("price_per_kwh", price_per_kwh)):
-        if value is not None and not 0 <= value < MAX_POWER_NUMBER:
+        if value is not None and not 0 <= value <= MAX_POWER_NUMBER:
             raise InvalidReplaySetting(name, f"{value} is not a number from 0 to {MAX_POWER_NUMBER:,.0f}")
     if not (energy or sleep or power_budget_kw is not None or price_per_kwh is not None):
         return None
@@ -199,12 +207,12 @@ def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
     """Reject policies that stop jobs, because the power of a job that was stopped is not known."""
     if setting.power is None:
         return
+    field = _power_field(setting.power)
     if stopping := [name for name in names if policy_rules(name).preempts]:
-        raise InvalidReplaySetting(
-            "policy", f"{', '.join(stopping)} preempts jobs, which figures of power do not cover"
-        )
+        raise InvalidReplaySetting("policies", f"{', '.join(stopping)} preempts jobs, which {field} does not cover")
     if setting.best_effort and (claiming := [name for name in names if policy_rules(name).claims]):
-        raise InvalidReplaySetting("best_effort", f"must be '' for {', '.join(claiming)} with power: no job may borrow")
+        why = f"must be empty for {', '.join(claiming)} with {field}, which does not cover preemption"
+        raise InvalidReplaySetting("best_effort", why)
 
 
 def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:

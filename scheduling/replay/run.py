@@ -30,12 +30,13 @@ from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
-from scheduling.replay.power_setting import PowerSetting, predicted_watts
+from scheduling.replay.power_setting import JobPower, PowerSetting, Watts, job_power
 from scheduling.replay.run_time_errors import expected_run_times
 from scheduling.replay.usage_over_time import UsageSampler, UsageSeries
 
 PREEMPTION_COSTS = ("none", "helios")
 Ints64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+JobMask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ProgressCallback = Callable[[int], None]
 
 
@@ -114,6 +115,7 @@ class PolicyRun:
     homeless: int = 0  # jobs of a virtual cluster that the table does not name
     prediction_error_s: float | None = None
     starts: tuple[StartRecord, ...] = ()  # only with `as_live`
+    power: JobPower | None = None  # only with `ReplaySetting.power`
     active_nodes: Floats = field(default_factory=lambda: np.empty((0, 2)))  # time, nodes with jobs; only for sleep
 
 
@@ -179,11 +181,12 @@ def _replay_pool(
     trace: Trace, policy: str, setting: ReplaySetting, nodes: int, on_progress: ProgressCallback | None
 ) -> PolicyRun:
     counted = setting.cpus_per_node > 0
-    wide = _too_wide(trace, setting, nodes)
+    power = _power_of_jobs(trace, setting)
     bare = _without_gpus(trace) & (not counted)
-    trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
-    of_any_power = len(trace_kept)
-    trace_kept = _jobs_within_power(trace_kept, setting)
+    wide = _too_wide(trace, setting, nodes) | (_above_power_budget(trace, setting, power) & ~bare)
+    kept = np.flatnonzero(~(wide | bare))
+    trace_kept = trace if len(kept) == len(trace) else trace.rows(kept)
+    power = power.rows(kept) if power else None
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
     engine = replay_engine(policy, setting, nodes, ahead)
@@ -194,7 +197,7 @@ def _replay_pool(
         engine.preemption_costs.writes_checkpoints = jobs_with_checkpoints(trace_kept)
     outcome = replay(
         engine,
-        arrivals(trace_kept, engine, setting, stalls),
+        arrivals(trace_kept, engine, setting, stalls, power.watts if power else None),
         outage_model=random_outages,
         sample=sampler,
         on_progress=on_progress,
@@ -216,10 +219,11 @@ def _replay_pool(
         outages=tuple(outcome.outages),
         course=sampler.course(),
         events=outcome.events,
-        too_wide=int(wide.sum()) + of_any_power - len(trace_kept),
+        too_wide=int(wide.sum()),
         no_gpus=int(bare.sum()),
         prediction_error_s=engine.rules.mean_error_s(),
         starts=tuple(starts),
+        power=power,
         active_nodes=np.array(active.rows if active else []).reshape(-1, 2),
     )
 
@@ -309,24 +313,26 @@ def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
     return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
 
 
-def _jobs_within_power(trace: Trace, setting: ReplaySetting) -> Trace:
-    """Without the jobs that are predicted to need more than the whole power budget. Repeated, because predictions learn
-    from all jobs of the trace.
-    """
-    while budget := setting.power_budget:
-        over = predicted_watts(trace, setting.power_fleet, setting.seed) > budget.watts
-        if not over.any():
-            break
-        trace = trace.rows(np.flatnonzero(~over))
-    return trace
+def _power_of_jobs(trace: Trace, setting: ReplaySetting) -> JobPower | None:
+    if setting.power is None:
+        return None
+    return job_power(trace, setting.power_fleet, setting.seed, has_budget=setting.power.budget_kw is not None)
 
 
-def _without_gpus(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    nothing: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (trace.gpus == 0) & (trace.gpu_milli == 0)
+def _above_power_budget(trace: Trace, setting: ReplaySetting, power: JobPower | None) -> JobMask:
+    """Jobs that are predicted to need more than the whole power budget."""
+    if (budget := setting.power_budget) is None or power is None or power.watts is None:
+        return np.zeros(len(trace), dtype=np.bool_)
+    above: JobMask = power.watts > budget.watts
+    return above
+
+
+def _without_gpus(trace: Trace) -> JobMask:
+    nothing: JobMask = (trace.gpus == 0) & (trace.gpu_milli == 0)
     return nothing
 
 
-def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> JobMask:
     """Jobs larger than the pool or the largest node. Under `fifo` all jobs behind one of these would wait forever."""
     wide = trace.gpus > nodes * setting.gpus_per_node
     if _counts_cpu_memory(setting) and setting.placement != "tune":
@@ -383,15 +389,17 @@ def helios_cost_s(job: EngineJob) -> float:
     return 7.0 if job.group.gpus == 1 else 30.0 if job.group.gpus <= 8 else 60.0
 
 
-def arrivals(trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Floats | None = None) -> Arrivals:
-    """The jobs of the trace as columns for `replay`."""
+def arrivals(
+    trace: Trace, engine: Engine, setting: ReplaySetting, stalls: Floats | None = None, watts: Watts | None = None
+) -> Arrivals:
+    """The jobs of the trace as columns for `replay`. `watts` are needed under a power budget."""
     takes = trace.runtime_s if stalls is None else trace.runtime_s + stalls
     expected_s = time_limits(trace) if setting.as_live else expected_run_times(takes, setting.noise, setting.seed)
     return Arrivals(
         submit_s=trace.submit_s.tolist(),
         runtime_s=takes.tolist(),
         expected_s=expected_s.tolist(),
-        groups=_job_request_groups(trace, engine, setting),
+        groups=_job_request_groups(trace, engine, setting, watts),
         users=trace.users.codes.tolist(),
         names=trace.names.codes.tolist(),
         similar=_same_text_codes(trace.names, name_without_numbers),
@@ -408,7 +416,9 @@ def _same_text_codes(column: EncodedColumn, text: Callable[[str], str]) -> list[
     return codes
 
 
-def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) -> list[RequestGroup]:
+def _job_request_groups(
+    trace: Trace, engine: Engine, setting: ReplaySetting, watts: Watts | None
+) -> list[RequestGroup]:
     """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
     all_agree = setting.as_live and rules.preempts  # a live cluster preempts by rank only jobs that agreed to it
@@ -419,7 +429,6 @@ def _job_request_groups(trace: Trace, engine: Engine, setting: ReplaySetting) ->
     columns += [accounts.codes] * rules.queues_by_account
     columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
-    watts = predicted_watts(trace, setting.power_fleet, setting.seed) if setting.power_budget else None
     columns += [watts] if watts is not None else []
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
     groups: dict[int, RequestGroup] = {}

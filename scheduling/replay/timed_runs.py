@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,8 +33,13 @@ def measure_run(
         "events_per_s": run.events / wall,
         "peak_rss_mb": peak_rss_mb(),
         "engine": engine_mode(),
-        **({"power": power_figures(run)} if setting.power else {}),
+        **({"power": power_figures(run, _progress_after(history, on_progress))} if setting.power else {}),
     }
+
+
+def _progress_after(history: Trace, on_progress: ProgressCallback | None) -> Callable[[], None]:
+    """Reports that all jobs were submitted, so that whoever watches the run knows that it is alive."""
+    return lambda: on_progress(len(history)) if on_progress else None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 WEEK = b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n" + b"".join(
     b"%d,ada,nlp,debug,%d,600,8,1,COMPLETED\n" % (n, 60 * n) for n in range(1, 31)
 )
+POWER = "details.panel:has([name=sleep])"
 SHOTS = os.environ.get("ACME_SHOTS", "")
 
 
@@ -37,16 +38,26 @@ def test_replay_result_appears_without_reload(visit):
     ada.page.fill("[name=nodes]", "4")
     ada.page.click("details.panel > summary")
     ada.page.select_option("[name=order]", "sjf")
+    ada.page.uncheck("[name=best_effort][value=evaluation]")
+    ada.page.click(f"{POWER} > summary")
+    ada.page.fill("[name=power_budget_kw]", "12")
+    ada.page.fill("[name=price_per_kwh]", "0.2")
+    ada.page.check("[name=sleep]")
     ada.page.click("button.primary")
     expect(ada.page.locator("#replay")).to_contain_text("week.csv")
+    limited = ada.page.url.removeprefix(ada.server.url)
+    run_simulation_once(clock.now)
+    expect(ada.page.locator(".runs")).to_contain_text("unplanned wake-ups")
+    expect(ada.page.locator(".verdict")).to_contain_text("energy costs")
     for scheme in ("light", "dark"):
         for width in (1440, 390):
             ada.page.emulate_media(color_scheme=scheme)
             ada.page.set_viewport_size({"width": width, "height": 900})
-            for path, name in ((address, "replay"), ("/what-if/", "what-if")):
+            for path, name in ((address, "replay"), (limited, "power"), ("/what-if/", "what-if")):
                 ada.open(path)
                 if name == "what-if":
                     ada.page.click("details.panel > summary")
+                    ada.page.click(f"{POWER} > summary")
                 assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
                 if SHOTS:
                     ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)

@@ -45,6 +45,24 @@ def test_rows_name_a_changed_load(acme, worker):
     assert Simulation.objects.get().params == {"jobs": 20, "load": 150}
 
 
+def test_figures_of_power_are_columns_only_if_asked_for(acme, worker):
+    asked = ("--power-budget-kw", 500, "--price-per-kwh", 0.2, "--sleep")
+    result = acme("simulate", "acme:kalos", "--jobs", 20, *asked)
+
+    assert result.exit_code == 0, result.stderr
+    head, row = (line.split() for line in result.stdout.splitlines())
+    assert head == [title for title, _ in simulate.SIMULATION_COLUMNS] + [title for title, *_ in simulate.POWER_FIGURES]
+    assert row[:4] == ["fifo", "at", "500", "kW"]
+    assert float(row[-5]) == pytest.approx(0.2 * float(row[-8]), abs=0.2)
+    assert Simulation.objects.get().params == {"jobs": 20, "power_budget_kw": 500, "price_per_kwh": 0.2, "sleep": True}
+
+
+def test_energy_alone_has_no_cost_and_no_budget(acme, worker):
+    head = acme("simulate", "acme:kalos", "--jobs", 20, "--energy").stdout.splitlines()[0].split()
+
+    assert head[-2:] == ["KWH", "PEAK_KW"]
+
+
 def test_existing_simulation_is_awaited_and_printed(acme, worker):
     id = acme("simulate", "acme:kalos", "--jobs", 20, "--no-wait").stdout.strip()
 
@@ -85,5 +103,7 @@ def test_simulate_takes_a_trace_or_an_id(acme, words):
 def test_invalid_simulation_setting_is_named(acme):
     with pytest.raises(Exception, match=r"policies: .*nonsense"):
         acme("simulate", "acme:kalos", "-p", "nonsense")
+    with pytest.raises(Exception, match=r"power_budget_kw: 5\.?0? is not above the"):
+        acme("simulate", "acme:kalos", "--power-budget-kw", 5)
     with pytest.raises(Exception, match="days: is only allowed for history"):
         acme("simulate", "acme:kalos", "--days", 3)

@@ -147,10 +147,10 @@ class GradientPlacement:
     def _best_by_free_gpus(
         self, resources: NodeResources, need: ResourceRequest, among: NodeSet
     ) -> GpuPlacement | None:
-        """The best node if only GPUs count. Nodes with equally many free GPUs are equal then."""
+        """The best node if only GPUs and power count. Nodes with equally many free GPUs are equal then."""
         best: tuple[float, int, NodeSet] | None = None
         for free in range(need.gpus, resources.most + 1):
-            if nodes := resources.by_free[free] & among:
+            if nodes := resources.with_cpu_memory(need, resources.by_free[free] & among):
                 first = (nodes & -nodes).bit_length() - 1
                 rise = self._increase((free, (), 0, 0), need)
                 if best is None or rise < best[0]:

@@ -36,7 +36,6 @@ from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting, re
 from scheduling.replay.timed_runs import measure_run
 
 USER_ERRORS = (InvalidReplaySetting, BadTrace, MissingLibrary, PowerUnavailable, plots.PlotsUnavailable)
-POWER_OPTIONS = ("energy", "power_budget_kw", "price_per_kwh", "sleep")
 PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 
@@ -262,7 +261,7 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
         nodes=nodes,
         vcs=pools,
         quotas=quotas,
-        power=requests.power_setting(**{name: options[name] for name in POWER_OPTIONS}),
+        power=requests.power_setting(**{name: options[name] for name in requests.POWER_NAMES}),
         **{name: options[name] for name in same},
     )
 

@@ -23,7 +23,9 @@ def replay_setting(trace: str, params: dict[str, Any]) -> ReplaySetting:
     elif trace == "history":
         values = _cluster_shape(params["cluster"]) | values
     return requests.replay_setting(
-        **values, quotas=requests.quotas_from_rows(params["quota"]) if "quota" in params else ()
+        **values,
+        quotas=requests.quotas_from_rows(params["quota"]) if "quota" in params else (),
+        power=requests.power_setting(**{name: params[name] for name in requests.POWER_NAMES if name in params}),
     )
 
 

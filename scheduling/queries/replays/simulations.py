@@ -102,6 +102,7 @@ def replay_params(
     try:
         setting = replay_settings.replay_setting(trace, params)
         requests.check_policy_settings(params.get("policy_settings", {}), policies)
+        requests.check_power_policies(policies, setting)
         if "quota" in params:
             requests.check_quota_policies(policies)
         if kind == "acme":

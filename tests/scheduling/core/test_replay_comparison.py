@@ -28,6 +28,34 @@ def rows(*runs):
     return {(section.name, row.name): row for section in sections(runs) for row in section.rows}
 
 
+POWER = {"kwh": 41_210.5, "peak_kw": 88.4, "cost": 8242.1, "budget_kw": None, "above_budget_s": None}
+SLEEP = {"kwh": 30_000.0, "cost": 6000.0, "node_wakes": 1200, "unplanned_wakes": 3}
+
+
+def words(*runs):
+    found = rows(*runs)
+    return {name: [cell.words for cell in row.cells] for (section, name), row in found.items() if section == "Power"}
+
+
+def test_power_has_a_section_if_a_run_has_figures_of_it():
+    assert words(run(), run()) == {}
+    assert words(run(), run(power=POWER)) == {
+        "energy": ["–", "41,210 kWh"],
+        "energy cost": ["–", "8,242.10"],
+        "peak power": ["–", "88.4 kW"],
+    }
+
+
+def test_power_has_rows_of_the_budget_and_of_sleep():
+    limited = POWER | {"budget_kw": 500.0, "above_budget_s": 61.0, "sleep": SLEEP}
+    found = words(run(power=POWER), run(power=limited))
+
+    assert found["power budget"] == ["–", "500 kW"] and found["time above the budget"] == ["–", "00:01:01"]
+    assert found["energy with sleeping nodes"] == ["–", "30,000 kWh"]
+    assert found["energy cost with sleeping nodes"] == ["–", "6,000.00"]
+    assert (found["node wake-ups"], found["unplanned wake-ups"]) == (["–", "1,200"], ["–", "3"])
+
+
 def marked(values, **how):
     return [cell.best for cell in comparison_row("x", "", values, **how).cells]
 

@@ -3,11 +3,15 @@
 import pytest
 
 from scheduling.core.replay_comparison import _with_changes, comparison_row
-from scheduling.core.replay_verdict import limits, percent_text, verdict
+from scheduling.core.replay_verdict import limits, percent_text, power_limits, verdict
 
 
-def run(mean=600.0, p50=720.0, most=12_000.0, jobs=10):
-    return {"jobs": jobs, "queue_s": {"mean": mean, "p50": p50, "p99": most, "max": most}}
+def run(mean=600.0, p50=720.0, most=12_000.0, jobs=10, **more):
+    return {"jobs": jobs, "queue_s": {"mean": mean, "p50": p50, "p99": most, "max": most}, **more}
+
+
+def power(cost, budget_kw=None, interval_s=1.0):
+    return {"cost": cost, "budget_kw": budget_kw, "interval_s": interval_s}
 
 
 def test_verdict_names_the_best_policy_and_both_values():
@@ -31,6 +35,47 @@ def test_verdict_says_if_no_policy_helps_or_nothing_changes():
         " others (+50%)."
     )
     assert verdict(["easy", "fair"], [run(), run()], 0).startswith("The median wait does not change: 12 min under easy")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "clause"),
+    [
+        ({}, {}, "(before: 3 h 20 min)."),
+        ({}, {"power": power(None)}, "(before: 3 h 20 min)."),
+        ({}, {"power": power(1234.5)}, "(before: 3 h 20 min); energy costs 1,234.50."),
+        ({"power": power(2469)}, {"power": power(1234.5)}, "; energy costs 1,234.50 (before: 2,469.00, −50%)."),
+        ({"power": power(100)}, {"power": power(100.1)}, "; energy costs 100.10 (before: 100.00)."),
+    ],
+    ids=["without power", "without price", "record", "cheaper", "same"],
+)
+@pytest.mark.parametrize("p50", [420, 720])
+def test_verdict_adds_the_cost_of_energy_where_there_is_a_price(before, after, clause, p50):
+    said = verdict(["easy", "fair"], [run(**before), run(p50=p50, **after)], 0)
+
+    assert said.endswith(clause) and said.count(".") == clause.count(".")
+
+
+def test_verdict_says_what_a_budget_costs_in_queueing():
+    runs = [run(power=power(200.0)), run(p50=1440, power=power(150.0, budget_kw=500.0))]
+
+    assert verdict(["easy", "easy at 500 kW"], runs, 0) == (
+        "No policy shortens the median wait: it is 12 min under easy and 24 min under easy at 500 kW, the shortest of"
+        " the others (+100%); energy costs 150.00 (before: 200.00, −25%)."
+    )
+
+
+def test_cheapest_of_equal_waits_is_the_best():
+    runs = [run(), run(p50=60, power=power(9.0)), run(p50=60, power=power(5.0)), run(p50=60, power=power(5.0))]
+
+    assert verdict(["fifo", "easy", "fair", "drf"], runs, 0).startswith("Under fair and drf, the median wait falls")
+
+
+def test_limits_of_power_name_the_interval_and_the_jobs_left_out():
+    aside = {"set_aside": {"wider_than_the_pool": 1200}}
+    runs = [run(**aside), run(power=power(1.0, interval_s=90.0), **aside)]
+
+    assert power_limits(runs[:1]) == []
+    assert "the highest mean of 1 min 30 s. 1,200 jobs are left out" in power_limits(runs)[0]
 
 
 @pytest.mark.parametrize("runs", [[run()], [run(jobs=0), run()], [run(), run(jobs=0)]])

@@ -23,11 +23,14 @@ from scheduling.power.cap_rules import (
     static_cap,
 )
 from scheduling.power.gpu_clocks import MIN_MHZ, GpuClocks, PowerFleet
+from scheduling.power.power_over_time import power_over_time
 from scheduling.power.power_profiles import PowerProfiles, draw_profiles
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
 from scheduling.replay.power_jobs import power_jobs
+from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, run_policy
 
+MEASURED = ReplaySetting(nodes=371, best_effort=(), seed=1, power=PowerSetting())
 POLCA = CapSettings()
 CLOCKS = GpuClocks()
 
@@ -42,7 +45,7 @@ def drawn_jobs(count=60, gpus=400, seed=0, load=1.5):
     return PowerJobs(
         start_s=np.sort(np.floor(dice.uniform(0, span, count))),
         work_s=work_s,
-        gpus=sizes,
+        gpus=sizes.astype(float),
         is_low=np.array(kinds) != JobKind.PRETRAIN.value,
         profiles=draw_profiles(kinds, work_s, seed),
     )
@@ -61,8 +64,8 @@ def steady_jobs(*, watts, gpus, is_low, work_s=1000.0, start_s=0.0):
     return PowerJobs(
         start_s=np.full(count, start_s),
         work_s=np.full(count, work_s),
-        gpus=np.array(gpus, dtype=np.int32),
-        is_low=np.array(is_low),
+        gpus=np.array(gpus, dtype=float),
+        is_low=np.array(is_low, dtype=bool),
         profiles=constant,
     )
 
@@ -282,13 +285,72 @@ def test_run_ends_at_the_given_time_with_the_work_done_so_far():
     assert (run.end_s, run.held_s[0], run.worked_s[0]) == (500, 500, pytest.approx(465))
 
 
+# --- Power over time without caps ---
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_power_over_time_is_that_of_a_run_without_caps(seed):
+    """All starts and ends are at whole seconds, so that both have the same seconds."""
+    jobs, fleet = drawn_jobs(seed=seed, load=0.2), PowerFleet(nodes=50)
+    run = run_budget(jobs, fleet, 1.0, NO_CAP)
+    power = power_over_time(jobs, fleet)
+    budget_w = 0.9 * run.peak_w
+    above = run_budget(jobs, fleet, budget_w, NO_CAP)
+
+    assert power.interval_s == 1
+    assert power.energy_j == pytest.approx(run.energy_j, rel=1e-9)
+    assert power.peak_w == pytest.approx(run.peak_w, rel=1e-9)
+    assert power.above_s(budget_w) == pytest.approx(above.above_s)
+    assert power.longest_above_s(budget_w) == pytest.approx(above.longest_excursion_s)
+
+
+def test_long_schedule_has_longer_intervals_and_the_same_energy():
+    jobs, fleet = steady_jobs(watts=400, gpus=[8], is_low=[False], work_s=1e8), PowerFleet(nodes=2)
+    power = power_over_time(jobs, fleet)
+
+    assert power.interval_s > 1
+    assert power.peak_w == pytest.approx(fleet.power_w(8, 8 * 400))
+    assert power.energy_j == pytest.approx(fleet.power_w(8, 8 * 400) * 1e8)
+
+
+@pytest.mark.parametrize("points", [1, 7, 10_000])
+def test_curve_of_power_keeps_the_peak_with_few_points(points):
+    power = power_over_time(drawn_jobs(load=0.2), PowerFleet(nodes=50))
+    at_s, highest_w = power.highest_w(points)
+
+    assert len(at_s) == len(highest_w) <= points
+    assert (at_s[0], highest_w.max()) == (drawn_jobs(load=0.2).start_s[0], power.peak_w)
+
+
+def test_power_of_a_schedule_without_jobs_is_nothing():
+    none = steady_jobs(watts=400, gpus=[], is_low=[])
+    power = power_over_time(none, PowerFleet(nodes=5))
+
+    assert (power.energy_j, power.peak_w, power.above_s(1.0), power.longest_above_s(1.0)) == (0, 0, 0, 0)
+    assert len(power.highest_w(10)[0]) == 0
+
+
+def test_jobs_that_ran_for_no_time_draw_nothing():
+    kinds = [JobKind.EVALUATION.value, JobKind.DEBUG.value, JobKind.PRETRAIN.value]
+    jobs = PowerJobs(
+        start_s=np.zeros(3),
+        work_s=np.zeros(3),
+        gpus=np.ones(3),
+        is_low=np.zeros(3, dtype=bool),
+        profiles=draw_profiles(kinds, np.zeros(3)),
+    )
+
+    assert power_over_time(jobs, PowerFleet(nodes=1)).energy_j == 0
+    assert run_budget(jobs, PowerFleet(nodes=1), 1.0, NO_CAP).energy_j >= 0
+
+
 # --- Replays ---
 
 
 def test_replay_of_drawn_seren_becomes_a_schedule_with_all_its_work():
     trace = draw_trace(PUBLISHED_CLUSTERS["seren"], "seren", jobs=300, seed=1)
-    replayed = run_policy(trace, "fifo-skip", ReplaySetting(nodes=371, load=130, best_effort=()))
-    jobs = power_jobs(replayed, seed=1)
+    replayed = run_policy(trace, "fifo-skip", replace(MEASURED, load=130))
+    jobs = power_jobs(replayed)
 
     assert len(jobs.start_s) == 300 and (np.diff(jobs.start_s) >= 0).all()
     assert float(jobs.gpus @ jobs.work_s) == pytest.approx(float(trace.gpus @ trace.runtime_s))
@@ -298,7 +360,7 @@ def test_replay_of_drawn_seren_becomes_a_schedule_with_all_its_work():
 
 def test_replay_with_preemption_is_rejected_by_name_of_the_policy():
     trace = draw_trace(PUBLISHED_CLUSTERS["seren"], "seren", jobs=300, seed=1)
-    replayed = run_policy(trace, "fifo-skip", ReplaySetting(nodes=371, best_effort=()))
+    replayed = run_policy(trace, "fifo-skip", MEASURED)
 
     with pytest.raises(ValueError, match="policy: tiresias stopped jobs"):
         power_jobs(replace(replayed, policy="tiresias", stops=np.ones(300, dtype=np.int32)))

@@ -20,7 +20,8 @@ from scheduling.engine.resources import NodeResources
 from scheduling.power.power_predictions import MIN_SIMILAR, PeakHistory, predicted_peaks_w
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
 from scheduling.replay.power_report import active_node_series
-from scheduling.replay.power_setting import PowerSetting, predicted_watts
+from scheduling.replay.power_setting import PowerSetting
+from scheduling.replay.requests import PLACEMENT_NAMES, PLACEMENTS_WITHOUT_POWER
 from scheduling.replay.run import ReplaySetting, replay_nodes, run_policy
 from scheduling.replay.timed_runs import measure_run
 from tests.scheduling.replay.replaying import COUNT, examples, job_lists, outcome, trace
@@ -29,6 +30,7 @@ POLICIES = ("fifo", "fifo-skip", "sjf", "easy", "conservative", "fair", "drf")
 BARE = ReplaySetting(nodes=371, load=130, best_effort=())
 WIDE = replace(COUNT, nodes=3 * COUNT.nodes)
 TIGHT = replace(BARE, power=PowerSetting(budget_kw=1100.0))
+NO_BUDGET = (*PLACEMENTS_WITHOUT_POWER, "cells")  # cells needs virtual clusters
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +51,30 @@ def setting_for_gpus(gpus, nodes=4):
     return replace(bare, power=PowerSetting(budget_kw=(idle_w + gpus * 425 + 1) / 1000))
 
 
+def most_watts(run):
+    """The highest sum of the predictions of running jobs."""
+    times = np.concatenate([run.ended_s, run.started_s])
+    changes = np.concatenate([-run.power.watts, run.power.watts])[np.argsort(times, kind="stable")]
+    return np.cumsum(changes).max()
+
+
 # --- The budget ---
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_predicted_power_of_running_jobs_never_exceeds_the_budget(seren, policy):
     run = run_policy(seren, policy, TIGHT)
-    watts = predicted_watts(run.trace, TIGHT.power_fleet, TIGHT.seed)
-    times = np.concatenate([run.ended_s, run.started_s])
-    changes = np.concatenate([-watts, watts])[np.argsort(times, kind="stable")]
 
     assert len(run.trace) == len(seren) and np.isfinite(run.ended_s).all()
-    assert 0.8 * TIGHT.power_budget.watts < np.cumsum(changes).max() <= TIGHT.power_budget.watts
+    assert 0.8 * TIGHT.power_budget.watts < most_watts(run) <= TIGHT.power_budget.watts
+
+
+@pytest.mark.parametrize("placement", [name for name in PLACEMENT_NAMES if name not in NO_BUDGET])
+@pytest.mark.parametrize("gpus", [1, 8, 12])
+def test_every_placement_keeps_within_the_budget(placement, gpus):
+    setting = replace(setting_for_gpus(2 * gpus), placement=placement)
+
+    assert run_policy(trace_of([(0, 100, gpus)] * 3), "fifo-skip", setting).started_s.tolist() == [0, 0, 100]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -110,6 +124,44 @@ def test_job_above_the_whole_budget_is_set_aside_and_blocks_nothing(policy):
 
     assert run.too_wide == 1
     assert run.started_s.tolist() == [1]
+
+
+def test_power_of_a_job_does_not_depend_on_what_the_budget_sets_aside(seren):
+    tight = replace(BARE, power=PowerSetting(budget_kw=650.0))
+    few, many = run_policy(seren, "fifo-skip", tight), run_policy(seren, "fifo-skip", TIGHT)
+    kept = np.isin(many.trace.ids, few.trace.ids)
+
+    assert few.too_wide > 0 and len(few.trace) == kept.sum()
+    assert np.array_equal(few.power.profiles.high_w, many.power.profiles.high_w[kept])
+    assert np.array_equal(few.power.watts, many.power.watts[kept])
+
+
+def test_budget_that_no_job_fits_in_sets_all_aside():
+    summary = measure_run(trace_of([(0, 100, 8), (0, 100, 4)]), "fifo", setting_for_gpus(1))[1]
+
+    assert (summary["set_aside"]["wider_than_the_pool"], summary["power"]["kwh"]) == (2, 0)
+
+
+def test_trace_without_jobs_is_replayed():
+    assert len(run_policy(trace_of([(0, 100, 8)]).rows(np.arange(0)), "fifo", setting_for_gpus(1)).trace) == 0
+
+
+def test_prediction_of_the_widest_job_is_no_overflow():
+    wide = replace(ReplaySetting(nodes=20_000, gpus_per_node=1024, best_effort=()), power=PowerSetting(budget_kw=9e8))
+
+    assert run_policy(trace_of([(0, 100, wide.gpus)]), "fifo", wide).power.watts.tolist() == [wide.gpus * 425]
+
+
+def test_share_of_a_gpu_draws_its_part():
+    whole, half = (
+        trace_from_columns("test", submit_s=[0], runtime_s=[3600], kinds=["pretrain"], **{name: [count]})
+        for name, count in (("gpus", 1), ("gpu_milli", 500))
+    )
+    setting = replace(ReplaySetting(nodes=2, best_effort=()), power=PowerSetting())
+    idle_kwh = setting.power_fleet.power_w(0, 0) / 1000
+    kwh = [measure_run(one, "fifo", setting)[1]["power"]["kwh"] - idle_kwh for one in (whole, half)]
+
+    assert kwh[1] == pytest.approx(kwh[0] / 2) and kwh[1] > 0
 
 
 def engine_with(budget):
@@ -238,12 +290,12 @@ ERRORS = {
     "below idle nodes": (("--power-budget-kw", "300"), "power_budget_kw: 300 is not above the 435 kW"),
     "not a number": (("--power-budget-kw", "nan"), "power_budget_kw: nan is not a number"),
     "negative price": (("--price-per-kwh", "-1"), "price_per_kwh: -1.0 is not a number"),
-    "preemption": (("--policy", "srtf", "--energy"), "policy: srtf preempts jobs"),
-    "borrowers": (("--policy", "acme", "--energy"), "best_effort: must be '' for acme"),
-    "faults": (("--energy", "--faults", "rates"), "faults: cannot be combined with power"),
+    "preemption": (("--policy", "srtf", "--energy"), "policies: srtf preempts jobs, which energy does not cover"),
+    "borrowers": (("--policy", "acme", "--energy"), "best_effort: must be empty for acme with energy"),
+    "faults": (("--energy", "--faults", "rates"), "faults: cannot be combined with energy"),
     "placement": (("--power-budget-kw", "900", "--placement", "exact"), "placement exact does not support power"),
     "sleep without nodes": (("--sleep", "--placement", "count"), "sleep: needs a placement on nodes"),
-    "door": (("--energy", "--door", "replay"), "power_budget_kw: cannot be combined with --door"),
+    "door": (("--energy", "--door", "replay"), "energy: cannot be combined with --door"),
 }
 
 

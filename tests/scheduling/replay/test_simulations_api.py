@@ -58,6 +58,30 @@ def test_simulation_is_requested_run_and_read(ada):
     assert {"of", "points", "jobs"} == set(result["result"]["distances"][0])
 
 
+def test_result_has_energy_cost_peak_power_and_wakes_under_a_budget(ada):
+    asked = {"power_budget_kw": 500, "price_per_kwh": 0.2, "sleep": True}
+    response = ada.post("simulations/", SMALL | asked)
+    assert response.status_code == 201
+
+    run_simulation_once(clock.now)
+
+    simulation = ada.get(response.headers["Location"].partition("/api/v1/")[2]).json()
+    assert simulation["request"] == {"jobs": 60, **asked}
+    for run in simulation["result"]["runs"]:
+        power = run["power"]
+        assert power["peak_kw"] <= power["budget_kw"] == 500 and power["above_budget_s"] == 0
+        assert power["cost"] == pytest.approx(0.2 * power["kwh"]) and power["kwh"] > 0
+        assert power["sleep"]["node_wakes"] >= 0 and power["sleep"]["kwh"] <= power["kwh"]
+
+
+def test_result_has_no_power_unless_asked_for(ada):
+    response = ada.post("simulations/", SMALL | {"energy": False, "sleep": False, "policies": ["acme"]})
+    run_simulation_once(clock.now)
+
+    simulation = ada.get(response.headers["Location"].partition("/api/v1/")[2]).json()
+    assert "power" not in simulation["result"]["runs"][0]
+
+
 def test_list_omits_results(ada):
     make.simulation(ada.user)
 
@@ -99,6 +123,20 @@ def test_same_idempotency_key_creates_one_simulation(ada):
         ({"quota": [{"team": "a", "gpus": 1}, {"team": "a", "gpus": 2}]}, "quota", "entry 1: 'a' with all kinds is"),
         ({"quota": [{"team": "a", "kind": "sleep", "gpus": 8}]}, "kind", "not one of"),
         ({"quota": [{"team": "a", "gpus": 8}], "policies": ["srtf"]}, "quota", "srtf does not support quotas"),
+        ({"energy": "yes"}, "energy", "not true or false"),
+        ({"sleep": 1}, "sleep", "not true or false"),
+        ({"sleep": True, "placement": "count"}, "sleep", "needs a placement on nodes"),
+        ({"power_budget_kw": "much"}, "power_budget_kw", "not a number"),
+        ({"power_budget_kw": True}, "power_budget_kw", "not a number"),
+        ({"power_budget_kw": -1}, "power_budget_kw", "not between 0 and 1000000000"),
+        ({"power_budget_kw": 1e300}, "power_budget_kw", "not between 0 and 1000000000"),
+        ({"power_budget_kw": 0}, "power_budget_kw", "0 is not above the"),
+        ({"power_budget_kw": 900, "placement": "tune"}, "power_budget_kw", "placement tune does not support"),
+        ({"price_per_kwh": -0.1}, "price_per_kwh", "not between 0 and 1000000000"),
+        ({"price_per_kwh": 1, "faults": "rates"}, "faults", "cannot be combined with price_per_kwh"),
+        ({"energy": True, "vcs": {"a": 3}}, "vcs", "cannot be combined with energy"),
+        ({"energy": True, "policies": ["srtf"]}, "policies", "srtf preempts jobs, which energy does not cover"),
+        ({"sleep": True, "policies": ["acme"]}, "best_effort", "must be empty for acme with sleep"),
         ({"policy_settings": {"sjf": {}}}, "policy_settings", "not one of the replayed policies"),
         ({"policy_settings": {"fifo": 3}}, "policy_settings", "an object per policy"),
         ({"policy_settings": {"fifo": {"order": "luck"}}}, "policy_settings", "fifo"),

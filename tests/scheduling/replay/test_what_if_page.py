@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from django.test import Client
 
-from jobs.models import Quota, TeamRole, clock
+from jobs.models import Cluster, Quota, TeamRole, clock
 from scheduling.actions import simulations as simulation_actions
 from scheduling.core.replay_comparison import comparison_row, csv_rows, format_figure, sections
 from scheduling.engine.policies import POLICY_RULES
@@ -144,6 +144,71 @@ def test_invalid_form_shows_errors_and_creates_no_replay(people, field, value, s
     assert not Simulation.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [
+        ({"power_budget_kw": "much"}, "power_budget_kw", "Enter a number."),
+        ({"power_budget_kw": "nan"}, "power_budget_kw", "Enter a number."),
+        ({"power_budget_kw": "-1"}, "power_budget_kw", "greater than or equal to 0"),
+        ({"power_budget_kw": "5"}, "power_budget_kw", "5 is not above the"),
+        ({"price_per_kwh": "1e300"}, "price_per_kwh", "less than or equal to 1000000000"),
+        ({"sleep": "on", "placement": "count"}, "sleep", "needs a placement on nodes"),
+        ({"energy": "on", "policies": ["srtf"]}, "policies", "srtf preempts jobs, which energy does not cover"),
+        (
+            {"energy": "on", "policies": ["acme"], "best_effort": ["evaluation"]},
+            "best_effort",
+            "must be empty for acme",
+        ),
+    ],
+)
+def test_invalid_power_is_an_error_of_its_field(people, change, field, sentence):
+    answer = browser("ada").post("/what-if/", ASKED | change)
+
+    assert answer.status_code == 400
+    assert sentence in answer.context["form"].errors[field][0]
+    assert not Simulation.objects.exists()
+
+
+def test_replay_under_a_power_budget_shows_what_it_costs(people):
+    ada = browser("ada")
+    asked = {"power_budget_kw": "500", "price_per_kwh": "0.2", "sleep": "on"}
+    ada.post("/what-if/", ASKED | asked)
+    ada.post("/what-if/", ASKED | {"energy": "on", "price_per_kwh": "0.2"})
+    for _ in range(2):
+        run_simulation_once(clock.now)
+    limited, free = Simulation.objects.order_by("id")
+
+    assert limited.params == {"jobs": 60, "power_budget_kw": 500.0, "price_per_kwh": 0.2, "sleep": True}
+    page = ada.get(f"/what-if/compare/?of={free.public_id},{limited.public_id}")
+    assert [column.name for column in page.context["columns"]] == ["fifo", "easy", "fifo at 500 kW", "easy at 500 kW"]
+    (power,) = [section for section in page.context["sections"] if section.name == "Power"]
+    assert [row.name for row in power.rows][:5] == [
+        *("energy", "energy cost", "peak power", "power budget", "time above the budget")
+    ]
+    assert power.rows[1].cells[2].change and "energy costs" in page.context["verdict"]
+    assert "A100" in text(page) and "unplanned wake-ups" in text(page)
+    drawn = list(csv.reader(io.StringIO(text(ada.get(f"/what-if/charts/power.csv?of={limited.public_id}")))))
+    assert {row[0] for row in drawn[1:]} == {"fifo at 500 kW", "easy at 500 kW"}
+    assert max(float(row[-1]) for row in drawn[1:]) <= 500
+
+
+def test_price_of_the_cluster_is_filled_in_and_asks_for_nothing_alone(people):
+    Cluster.objects.update(kwh_price=0.31)
+    ada = browser("ada")
+    form = ada.get("/what-if/").context["form"]
+
+    assert form["price_per_kwh"].value() == 0.31 and not form.power_is_open()
+    assert "price_per_kwh" not in replay_of(ada, price_per_kwh="0.31").params
+    assert replay_of(ada, price_per_kwh="0.31", energy="on").params["price_per_kwh"] == 0.31
+    assert replay_of(ada, price_per_kwh="0.4").params["price_per_kwh"] == 0.4
+    assert ada.get("/what-if/?price_per_kwh=0.5").context["form"]["price_per_kwh"].value() == "0.5"
+
+
+def replay_of(client, **change):
+    response = client.post("/what-if/", ASKED | change)
+    return Simulation.objects.get(public_id=response.headers["Location"].split("/")[2])
+
+
 def test_too_many_replays_are_reported(people):
     ada = browser("ada")
     for _ in range(simulation_actions.MAX_UNFINISHED_PER_USER):
@@ -239,7 +304,7 @@ def test_number_of_queries_does_not_depend_on_replays(done, django_assert_num_qu
     for _ in range(3):
         ada.post("/what-if/", ASKED)
 
-    with django_assert_num_queries(8):  # session, user, clock; roles, places; replays, files, history
+    with django_assert_num_queries(9):  # session, user, clock; roles, places; replays, files, history, price
         ada.get("/what-if/")
     with django_assert_num_queries(6):  # session, user, clock; roles, the replay, the others
         ada.get(f"/what-if/{done.public_id}/")
