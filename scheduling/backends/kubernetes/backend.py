@@ -131,10 +131,7 @@ class KubernetesBackend:
         raise AccountingUnavailable("Kubernetes keeps no record of deleted objects")
 
     def submit(self, request: SubmitRequest) -> str:
-        (answer,) = self._driver.submit_all([request])
-        if isinstance(answer, BackendError):
-            raise answer
-        return answer
+        return self._driver.submit(request)
 
     def submit_all(self, requests: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
         return self._driver.submit_all(requests)

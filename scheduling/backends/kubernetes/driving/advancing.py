@@ -7,7 +7,7 @@ and decided again. Binding a pod twice is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from urllib.parse import quote
@@ -24,14 +24,11 @@ from ..plans import ENDED_ANNOTATION, end_annotation, texts_annotation
 from ..pod_objects import ADMITTED_ANNOTATION
 from ..pods import Pod
 from .admission import SINGLE_POD, Admit, CreatePods, DeleteOwner, DeletePods, Place, RecordEnd, Step
-from .parallel import ParallelCommands
+from .parallel import Call, ParallelCommands, StartedChains
 from .submission import create_once, delete_object, dependents
 
 KIND_WITH_DEADLINE = "Job"
 OVERDUE_S = 1  # the deadline of a Job that was ended: it fails, and its controller creates no more pods
-
-
-Call = Callable[[], None]
 
 
 class StepRunner:
@@ -40,36 +37,34 @@ class StepRunner:
         self.refusals: dict[str, str] = {}  # by the uid of the owner: what the cluster said to its last step
 
     def run(self, steps: Sequence[Step], now: datetime, deadline: RequestDeadline) -> None:
-        """Make the steps: first what concerns each owner, then what concerns its pods.
+        """Make the steps: of each first what concerns the owner, then what concerns its pods.
 
         Raises the first error that would concern all other commands too.
         """
-        uids = [step.attempt.owner.uid for step in steps]
-        begun = self._commands.run((partial(self._begin, step, now, deadline) for step in steps), deadline)
-        rest = [
-            (uid, call)
-            for uid, calls in zip(uids, begun, strict=True)
-            if not isinstance(calls, BackendError)
-            for call in calls
-        ]
-        done = self._commands.run((call for _, call in rest), deadline)
-        outcomes = [
-            *zip(uids, begun, strict=True),
-            *((uid, result) for (uid, _), result in zip(rest, done, strict=True)),
-        ]
-        errors = [(uid, outcome) for uid, outcome in outcomes if isinstance(outcome, BackendError)]
-        self._note_refusals(uids, errors)
-        for _, error in errors:
+        self.finish(steps, self.start(steps, now, deadline))
+
+    def start(self, steps: Sequence[Step], now: datetime, deadline: RequestDeadline) -> StartedChains[None]:
+        """Start the steps without waiting for them. `finish` must follow."""
+        return self._commands.start([partial(self._begin, step, now, deadline) for step in steps], deadline)
+
+    def finish(self, steps: Sequence[Step], started: StartedChains[None]) -> None:
+        results = started.results()
+        for step, result in zip(steps, results, strict=True):
+            self._note_refusal(step.attempt.owner.uid, result.errors)
+        for error in (error for result in results for error in result.errors):
             if not isinstance(error, RequestRejected):
                 raise error
 
-    def _note_refusals(self, uids: Iterable[str], errors: Iterable[tuple[str, BackendError]]) -> None:
-        for uid in uids:
-            self.refusals.pop(uid, None)
-        self.refusals.update({uid: str(error) for uid, error in errors if isinstance(error, RequestRejected)})
+    def _note_refusal(self, uid: str, errors: Sequence[BackendError]) -> None:
+        self.refusals.pop(uid, None)
+        if refused := [error for error in errors if isinstance(error, RequestRejected)]:
+            self.refusals[uid] = str(refused[-1])
 
-    def _begin(self, step: Step, now: datetime, deadline: RequestDeadline) -> list[Call]:
+    def _begin(self, step: Step, now: datetime, deadline: RequestDeadline) -> tuple[None, list[Call]]:
         """Make the part of a step that must be done before its pods are touched. Return the rest."""
+        return None, self._begin_step(step, now, deadline)
+
+    def _begin_step(self, step: Step, now: datetime, deadline: RequestDeadline) -> list[Call]:
         match step:
             case CreatePods(attempt=attempt):
                 owner = self._api.get(owner_path(attempt), deadline)

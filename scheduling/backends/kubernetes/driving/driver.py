@@ -60,33 +60,65 @@ class AttemptDriver:
         self._runner = StepRunner(api, cluster, self._commands)
         self._deleted_uids: set[str] = set()  # of admitted pods: looked up, and not there
         self._features: tuple[ApiFeatures, float] | None = None
+        self._await_pods_until: dict[str, float] = {}  # by the uid of the owner, of attempts created by this process
 
     # Operations
 
-    def submit_all(self, requests: Sequence[SubmitRequest]) -> list[str | BackendError]:
+    def submit(self, request: SubmitRequest) -> str:
+        """Submit an attempt and place its pods, if they exist within a second."""
+        deadline = self._api.new_deadline()
+        (answer,) = self.submit_all([request], deadline)
+        if isinstance(answer, BackendError):
+            raise answer
+        if self._await_pods_until:
+            with suppress(BackendError):  # the job was submitted; the next turn does the rest, and reports its error
+                self._advance_new(deadline)
+        return answer
+
+    def submit_all(
+        self, requests: Sequence[SubmitRequest], deadline: RequestDeadline | None = None
+    ) -> list[str | BackendError]:
+        """Create attempts. Meanwhile, make the steps of those that were submitted before: their pods are placed while
+        the next ones are created. Nothing waits for the pods of the new ones here; `advance` does.
+        """
         if not requests:
             return []
-        deadline = self._api.new_deadline()
+        deadline = deadline or self._api.new_deadline()
         try:
             with self._lock:
                 self._cluster.follow_all(deadline)
                 nodes, free = self._cluster.nodes.cache.objects, self._free_capacity()
                 features = self._probed_features(deadline)
+                steps = self._steps_of_attempts(free, deadline) if self._await_pods_until else []
         except BackendError as error:
             return [error for _ in requests]
         by_name = {node.name: node for node in nodes.values()}
+        started = self._runner.start(steps, self._now(), deadline)
         created = self._submitter.submit_all(requests, features, by_name, free, deadline)
-        with suppress(BackendError):  # the jobs were submitted; the next turn does the rest, and reports its error
-            self._wait_for_pods({owner.uid for owner in created if isinstance(owner, CreatedOwner)}, deadline)
+        with suppress(BackendError):  # not of these attempts; decided again by the next look, which reports it
+            self._runner.finish(steps, started)
+        self._expect_pods([owner for owner in created if isinstance(owner, CreatedOwner)])
         return [owner.uid if isinstance(owner, CreatedOwner) else owner for owner in created]
 
-    def advance(self, deadline: RequestDeadline | None = None) -> None:
-        """Make the next steps of all attempts until nothing is left to do now. Nodes that woke up are opened before."""
-        deadline = deadline or self._api.new_deadline()
+    def advance(self) -> None:
+        """Make the next steps of all attempts until nothing is left to do now, and until no new attempt waits for
+        its pods, for at most a second. Nodes that woke up are opened before.
+        """
+        deadline = self._api.new_deadline()
         self._open_awake_nodes(deadline)
+        self._advance_new(deadline)
+
+    def _advance_new(self, deadline: RequestDeadline) -> None:
+        self._make_steps(deadline)
+        while self._is_waiting_for_pods() and not deadline.over:
+            time.sleep(LOOK_EVERY_S)
+            self._make_steps(deadline)
+
+    def _make_steps(self, deadline: RequestDeadline) -> None:
         for _ in range(MAX_PASSES):
             with self._lock:
-                steps = self._next_steps(deadline)
+                self._cluster.follow_all(deadline)
+                steps = self._steps_of_attempts(self._free_capacity(), deadline)
             if not steps:
                 return
             self._runner.run(steps, self._now(), deadline)
@@ -172,13 +204,11 @@ class AttemptDriver:
 
     # Looks, under the lock
 
-    def _next_steps(self, deadline: RequestDeadline) -> list[Step]:
-        self._cluster.follow_all(deadline)
+    def _steps_of_attempts(self, free: FreeCapacity, deadline: RequestDeadline) -> list[Step]:
+        """Takes from `free` what they need."""
         attempts = self.attempts()
-        if not attempts:
-            return []
         late = self.late_uids(attempts, deadline)
-        return next_steps(attempts, self._free_capacity(), self._cluster.lost_nodes(), late, self._now())
+        return next_steps(attempts, free, self._cluster.lost_nodes(), late, self._now())
 
     def _free_capacity(self) -> FreeCapacity:
         return FreeCapacity(self._cluster.nodes.cache.objects.values(), self._cluster.pods.cache.objects.values())
@@ -224,20 +254,27 @@ class AttemptDriver:
         elif running:
             self._runner.run([DeletePods(attempt=attempt, pods=running)], now, deadline)
 
-    def _wait_for_pods(self, uids: set[str], deadline: RequestDeadline) -> None:
-        """Advance until no new attempt waits for its pods, for at most a second."""
+    # Attempts whose pods controllers create
+
+    def _expect_pods(self, created: Sequence[CreatedOwner]) -> None:
         give_up_at = self._monotonic() + WAIT_FOR_PODS_S
-        while uids and not deadline.over:
-            self.advance(deadline)
-            with self._lock:
-                new = [attempt for attempt in self.attempts() if attempt.owner.uid in uids]
-            if all(attempt.is_over or None not in attempt.members for attempt in new):
-                return
-            if self._monotonic() >= give_up_at:
-                return
-            time.sleep(LOOK_EVERY_S)
+        with self._lock:
+            self._await_pods_until.update((owner.uid, give_up_at) for owner in created if not owner.has_its_node)
+
+    def _is_waiting_for_pods(self) -> bool:
+        with self._lock:
+            if due := self._await_pods_until:
+                complete = {attempt.owner.uid for attempt in self.attempts() if not _waits_for_pods(attempt)}
+                now = self._monotonic()
+                self._await_pods_until = {uid: at for uid, at in due.items() if uid not in complete and now < at}
+            return bool(self._await_pods_until)
 
     def _patch_node(self, node: str, patch: object) -> None:
         path = f"{NODES}/{quote(node, safe='')}"
         answer = self._api.command("PATCH", path, self._api.new_deadline(), patch, MERGE_PATCH)
         self._cluster.expect_version(NODES, text_at(answer, "metadata", "resourceVersion"))
+
+
+def _waits_for_pods(attempt: OwnAttempt) -> bool:
+    """Whether the pods of an attempt should exist soon. Those of a suspended one wait for Kueue."""
+    return not attempt.is_over and not attempt.owner.suspended and None in attempt.members

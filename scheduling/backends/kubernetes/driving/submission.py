@@ -34,7 +34,7 @@ from ..pod_objects import (
 )
 from ..pod_template import PodTemplate
 from .admission import FreeCapacity
-from .parallel import ParallelCommands
+from .parallel import Call, ChainResult, ParallelCommands
 
 BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 
@@ -52,6 +52,11 @@ class CreatedOwner:
     def path(self) -> str:
         return f"{self.collection}/{require_text(self.body, 'metadata', 'name')}"
 
+    @property
+    def has_its_node(self) -> bool:
+        """Whether it is a single pod that was created on its node."""
+        return bool(text_at(self.body, "spec", "nodeName"))
+
 
 class Submitter:
     def __init__(
@@ -68,10 +73,34 @@ class Submitter:
         deadline: RequestDeadline,
     ) -> list[CreatedOwner | BackendError]:
         """The owners, or why there is none."""
-        calls = (partial(self._create_owner, request, features, nodes, free, deadline) for request in requests)
-        owners = self._commands.run(calls, deadline)
-        refusals = self._create_dependents([owner for owner in owners if isinstance(owner, CreatedOwner)], deadline)
-        return [refusals.get(owner.uid, owner) if isinstance(owner, CreatedOwner) else owner for owner in owners]
+        chains = [partial(self._create, request, features, nodes, free, deadline) for request in requests]
+        return [self._checked(result, deadline) for result in self._commands.run(chains, deadline)]
+
+    def _create(
+        self,
+        request: SubmitRequest,
+        features: ApiFeatures,
+        nodes: Mapping[str, NodeReport],
+        free: FreeCapacity,
+        deadline: RequestDeadline,
+    ) -> tuple[CreatedOwner, list[Call]]:
+        """Create the owner. Return it, and what creates the objects that follow from it."""
+        owner = self._create_owner(request, features, nodes, free, deadline)
+        later = dependents(owner.body)
+        return owner, [partial(create_once, self._api, self._cluster, new, deadline) for new in later]
+
+    def _checked(self, result: ChainResult[CreatedOwner], deadline: RequestDeadline) -> CreatedOwner | BackendError:
+        """The owner, unless the cluster refused what follows from it: then it is deleted.
+
+        What failed for another reason is created by `advance_jobs`.
+        """
+        owner = result.first
+        refusal = next((error for error in result.later_errors if isinstance(error, RequestRejected)), None)
+        if refusal is None or isinstance(owner, BackendError):
+            return owner
+        with suppress(BackendError):
+            delete_object(self._api, owner.path, deadline)
+        return refusal
 
     def _create_owner(
         self,
@@ -105,24 +134,6 @@ class Submitter:
         if text_at(found, "metadata", "deletionTimestamp"):
             raise OutcomeUnknown(f"{self._api.server}: {name} exists and is being deleted")
         return found
-
-    def _create_dependents(self, owners: Sequence[CreatedOwner], deadline: RequestDeadline) -> dict[str, BackendError]:
-        """Create what follows from the owners. Return the refusals by the uid of the owner, which is then deleted.
-
-        What failed for another reason is created by `advance_jobs`.
-        """
-        new = [(owner, one) for owner in owners for one in dependents(owner.body)]
-        calls = (partial(create_once, self._api, self._cluster, one, deadline) for _, one in new)
-        results = self._commands.run(calls, deadline)
-        refused = [
-            (owner, result)
-            for (owner, _), result in zip(new, results, strict=True)
-            if isinstance(result, RequestRejected)
-        ]
-        for owner in {owner.uid: owner for owner, _ in refused}.values():
-            with suppress(BackendError):
-                delete_object(self._api, owner.path, deadline)
-        return {owner.uid: refusal for owner, refusal in refused}
 
 
 def check_nodes(request: SubmitRequest, nodes: Mapping[str, NodeReport]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +13,7 @@ from itertools import count
 import httpx
 import pytest
 
+from acmeweb.common.env import ROOT
 from jobs.core.lifecycle import FINAL_STATES, NodeFlag, State
 from scheduling.backends.base import (
     ClusterUnreachable,
@@ -126,6 +130,87 @@ def test_gang_whose_submission_was_killed_after_the_owner_is_completed_by_any_pr
     with opened(old_cluster) as another:
         assert another.find(request.key).state == State.PENDING
         until_seen(another, request, is_running)
+
+
+def test_attempts_are_placed_while_the_next_ones_are_submitted(cluster, backend):
+    first, second = gang(), gang(("kalos-003", "kalos-004"))
+    ids = backend.submit_all([first])
+    until(lambda: len(pods_of(cluster, first)) == 2, what="the pods of the first gang")
+
+    ids += backend.submit_all([second])
+
+    assert backend.find(first.key).nodes == first.nodes
+    for backend_id in ids:
+        backend.cancel(backend_id)
+
+
+def test_advancing_waits_for_the_pods_of_attempts_that_were_just_submitted(backend):
+    requests = [gang(gpus_per_node=0) for _ in range(4)]
+    ids = backend.submit_all(requests)
+
+    backend.advance_jobs()
+
+    assert [backend.find(request.key).nodes for request in requests] == [request.nodes for request in requests]
+    for backend_id in ids:
+        backend.cancel(backend_id)
+
+
+def test_single_pod_is_placed_by_its_creation(old_cluster):
+    request = gang(("kalos-003",))
+    with opened(old_cluster) as backend:
+        (backend_id,) = backend.submit_all([request])
+
+        assert backend.find(request.key).nodes == ("kalos-003",)
+        backend.cancel(backend_id)
+
+
+SUBMIT_ALL = """
+import pickle, sys
+from contextlib import closing
+from pathlib import Path
+from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes
+
+with closing(open_kubernetes(Path(sys.argv[1]))) as backend:
+    for batch in pickle.loads(bytes.fromhex(sys.argv[2])):
+        backend.submit_all(batch)
+"""
+
+
+def test_submission_of_many_attempts_that_was_killed_is_continued_and_runs_none_twice(cluster):
+    """Killed when some attempts are placed, some wait for their pods, and some do not exist."""
+    requests = [gang(gpus_per_node=0) for _ in range(40)]
+    batches = [requests[first : first + 4] for first in range(0, len(requests), 4)]
+    version = cluster.call("GET", PODS)["metadata"]["resourceVersion"]
+    arguments = (str(cluster.state / "acme.kubeconfig"), pickle.dumps(batches).hex())
+    process = subprocess.Popen([sys.executable, "-c", SUBMIT_ALL, *arguments], cwd=ROOT)
+    try:
+        until(lambda: pods_of(cluster, requests[8]), what="the pods of the third batch")
+    finally:
+        process.kill()
+        process.wait()
+
+    with opened(cluster) as another:
+        known = {job.key for job in another.jobs()}
+        ids = another.submit_all(requests)
+        assert {request.key for request in requests[:8]} <= known
+        for request in requests:
+            until_seen(another, request, is_running)
+        for backend_id in ids:
+            another.cancel(backend_id)
+        for request in requests:
+            until_seen(another, request, has_ended)
+    assert placed_since(cluster, version, requests) == {request.key: 2 for request in requests}
+
+
+def placed_since(cluster, version, requests):
+    """By key: how many pods were ever bound to a node."""
+    uids = {request.key: set() for request in requests}
+    for event in cluster.watch(PODS, resourceVersion=version, timeoutSeconds="1"):
+        item = event["object"]
+        key = item["metadata"].get("labels", {}).get("acme/attempt")
+        if key in uids and item["spec"].get("nodeName"):
+            uids[key].add(item["metadata"]["uid"])
+    return {key: len(found) for key, found in uids.items()}
 
 
 def test_attempt_that_is_submitted_again_is_the_same_one(backend):
