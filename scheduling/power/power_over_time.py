@@ -46,8 +46,7 @@ class PowerOverTime:
         """The times at which equal parts begin, and the highest mean of each part."""
         begins = np.arange(0, len(self.mean_w), max(1, math.ceil(len(self.mean_w) / most_points)))
         highest: Floats = np.maximum.reduceat(self.mean_w, begins) if len(begins) else np.empty(0)
-        at_s: Floats = self.first_s + begins * self.interval_s
-        return at_s, highest
+        return self.first_s + begins.astype(np.float64) * self.interval_s, highest
 
     def above_s(self, budget_w: float) -> float:
         """The time in intervals whose mean is above the budget."""
@@ -92,7 +91,7 @@ def power_over_time(
     intervals = _intervals(jobs, first_s, interval_s)
     joules = np.zeros(intervals.total)
     for rows, at in intervals.chunks():
-        at_s: Floats = first_s + at * interval_s
+        at_s = first_s + at.astype(np.float64) * interval_s
         lowest = int(at.min())
         found = np.bincount(at - lowest, weights=_joules_above_idle(jobs, fleet, rows, at_s, interval_s))
         joules[lowest : lowest + len(found)] += found
