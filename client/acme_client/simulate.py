@@ -132,7 +132,12 @@ def simulate(
         exit_with_usage_error("Give either a trace such as acme:seren, or the --id of a simulation.")
     acme = client_from_context(ctx)
     if trace:
-        request = {"trace": trace, "policies": [name.strip() for name in policy.split(",")], "jobs": jobs, "days": days}
+        request: dict[str, Any] = {
+            "trace": trace,
+            "policies": [name.strip() for name in policy.split(",")],
+            "jobs": jobs,
+            "days": days,
+        }
         request |= {"cluster": cluster, "team": team, "nodes": nodes, "gpus_per_node": gpus_per_node, "seed": seed}
         request |= {
             "placement": placement,

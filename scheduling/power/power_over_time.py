@@ -46,7 +46,7 @@ class PowerOverTime:
         """The times at which equal parts begin, and the highest mean of each part."""
         begins = np.arange(0, len(self.mean_w), max(1, math.ceil(len(self.mean_w) / most_points)))
         highest: Floats = np.maximum.reduceat(self.mean_w, begins) if len(begins) else np.empty(0)
-        return self.first_s + begins * self.interval_s, highest
+        return self.first_s + begins.astype(np.float64) * self.interval_s, highest
 
     def above_s(self, budget_w: float) -> float:
         """The time in intervals whose mean is above the budget."""
@@ -87,17 +87,15 @@ def power_over_time(
     first_s = float(jobs.start_s.min(initial=np.inf))
     end_s = jobs.start_s + jobs.work_s
     span_s = float(end_s.max(initial=first_s)) - first_s if len(end_s) else 0.0
-    interval_s = _interval_s(jobs, span_s)
+    interval_s, idle_w = _interval_s(jobs, span_s), fleet.power_w(0, 0)
     intervals = _intervals(jobs, first_s, interval_s)
     joules = np.zeros(intervals.total)
     for rows, at in intervals.chunks():
+        at_s = first_s + at.astype(np.float64) * interval_s
         lowest = int(at.min())
-        found = np.bincount(
-            at - lowest, weights=_joules_above_idle(jobs, fleet, rows, first_s + at * interval_s, interval_s)
-        )
+        found = np.bincount(at - lowest, weights=_joules_above_idle(jobs, fleet, rows, at_s, interval_s))
         joules[lowest : lowest + len(found)] += found
         on_progress()
-    idle_w = fleet.power_w(0, 0)
     return PowerOverTime(
         first_s=first_s,
         interval_s=interval_s,
