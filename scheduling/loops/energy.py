@@ -103,7 +103,7 @@ def _count_step(cluster: Cluster, until: datetime) -> bool:
         if since >= until:
             return False
         clock.counted_until = min(until, since + STEP)
-        _add(cluster, _energy(cluster, since, clock.counted_until))
+        add_energy(cluster, _energy(cluster, since, clock.counted_until))
         clock.save(update_fields=["counted_until"])
     return True
 
@@ -158,7 +158,8 @@ def _holds(nodes: Sequence[int], since: datetime, until: datetime) -> dict[int, 
     return holds
 
 
-def _add(cluster: Cluster, energy: dict[EnergyKey, EnergySums]) -> None:
+def add_energy(cluster: Cluster, energy: dict[EnergyKey, EnergySums]) -> None:
+    """Add to the rows of these hours and attempts."""
     ordered = sorted(energy.items(), key=lambda entry: (entry[0][0], entry[0][1] or 0))
     columns = [
         [hour for (hour, _), _ in ordered],

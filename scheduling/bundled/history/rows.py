@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -29,7 +30,7 @@ from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
-from jobs.models import Allocation, Attempt, Job
+from jobs.models import Attempt, Job
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
@@ -140,19 +141,18 @@ class HistoryBuilder:
             for work in self.works
             for number, life in enumerate(work.lives, start=1)
         ]
-        free = [list(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
-        held: list[PlacedAttempt] = []
+        free = [set(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
+        held: list[tuple[float, int, Sequence[tuple[int, int]]]] = []  # ends and GPUs, the first end first
         for _, number, work, life in sorted(starts, key=lambda row: row[0]):
             # The engine counts GPUs per node; the indices are chosen here, lowest first
-            for over in [one for one in held if one.ended <= life.promised]:
-                held.remove(over)
-                for node, gpu in over.gpus:
-                    free[node].append(gpu)
+            while held and held[0][0] <= life.promised:
+                for node, gpu in heappop(held)[-1]:
+                    free[node].add(gpu)
             gpus = [(node, gpu) for node, wanted in life.places if work.gpus for gpu in sorted(free[node])[:wanted]]
             for node, gpu in gpus:
                 free[node].remove(gpu)
             placed = self._add_attempt(keys[work.name, number], number, work, life, gpus)
-            held.append(placed)
+            heappush(held, (placed.ended, len(self.placed), gpus))
             self.placed.append(placed)
 
     def _add_attempt(
@@ -172,10 +172,7 @@ class HistoryBuilder:
             log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
         self.rows.attempts.append(row)
-        self.rows.allocations += [
-            Allocation(attempt=row, node=self.place.nodes[node], gpu=gpu, held_at=promised_at, released_at=end.at)
-            for node, gpu in gpus
-        ]
+        self.rows.allocations += [(key, self.place.nodes[node].pk, gpu, promised_at, end.at) for node, gpu in gpus]
         ended_s = self.end_s if life.ended is None else life.ended
         started_s = (confirmed_at - self.place.began).total_seconds()
         self._event("job.started", started_s, SYNC, job, attempt=row, to_state=State.RUNNING)

@@ -11,7 +11,6 @@ from django.db.models import Model
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
 from jobs.models import (
-    Allocation,
     Attempt,
     Cluster,
     Event,
@@ -21,6 +20,9 @@ from jobs.models import (
 from scheduling.bundled.sites import DEMO_SITES, DemoSite
 from scheduling.drill.jobs import AttemptLife, DrillJob
 from scheduling.models import Campaign, Evaluation, Shard, Trial
+
+ALLOCATION_COLUMNS = ("attempt_id", "node_id", "gpu", "held_at", "released_at")
+AllocationValues = tuple[int, int, int, datetime, datetime]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class HistoryRows:
 
     jobs: list[Job] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
-    allocations: list[Allocation] = field(default_factory=list)
+    allocations: list[AllocationValues] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)

@@ -7,7 +7,7 @@ that jobs which users submit meanwhile come after the history in every list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import islice
@@ -19,17 +19,20 @@ from django.db import connection, models, transaction
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Sample, Team, bulk_copy
+from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Node, Progress, Sample, Team, bulk_copy
 from scheduling.bundled import demo
+from scheduling.bundled.history import sample_copy
+from scheduling.bundled.history.energy import HistoryEnergy
 from scheduling.bundled.history.keys import keys_by_time, number_by_time, refresh_references
-from scheduling.bundled.history.load import LoadSeries
+from scheduling.bundled.history.load import MINUTE_COLUMNS, LoadSeries
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
-from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
-from scheduling.bundled.history.training import training_rows
-from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
+from scheduling.bundled.history.telemetry import FINE_S, TelemetrySeries
+from scheduling.bundled.history.training import PROGRESS_COLUMNS, training_rows
+from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+from scheduling.loops.energy import add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key
@@ -137,31 +140,46 @@ def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
     }
 
 
-def _without_recorded(minutes: Iterable[ClusterMinute], cluster: Cluster) -> list[ClusterMinute]:
-    """Leave out what the demo has recorded since it started, which may be some minutes before the history ends."""
-    recorded = set(ClusterMinute.objects.filter(cluster=cluster).values_list("at", flat=True))
-    return [minute for minute in minutes if minute.at not in recorded]
-
-
 def _insert(rows: HistoryRows) -> None:
     for table in fields(rows):
         new = getattr(rows, table.name)
         last = RESERVED_KEYS.get(type(new[0])) if new else None
         if last is not None and len(new) > last:
             raise ValueError(f"the history has {len(new)} {table.name}, and {last} keys are reserved for them")
-        bulk_copy.insert(new)
+        if new is rows.allocations:
+            bulk_copy.insert_values(Allocation, ALLOCATION_COLUMNS, new)
+        else:
+            bulk_copy.insert(new)
 
 
 def _insert_series(builder: HistoryBuilder) -> None:
     """Insert the rows that no other row names, and which are most of all rows, a part at a time."""
     history, place, placed = builder.history, builder.place, builder.placed
-    bulk_copy.insert(_without_recorded(LoadSeries(history, place, placed).minutes(), place.cluster))
+    # The demo may have recorded some minutes itself since it started, before the history ends
+    recorded = set(ClusterMinute.objects.filter(cluster=place.cluster).values_list("at", flat=True))
+    minutes = (row for row in LoadSeries(history, place, placed).minutes() if row[1] not in recorded)
+    bulk_copy.insert_values(ClusterMinute, MINUTE_COLUMNS, minutes)
     trainings = training_rows(placed, place, history.plan)
     while batch := list(islice(trainings, TRAININGS_PER_INSERT)):
-        bulk_copy.insert([point for rows in batch for point in rows.progress])
+        points = ((rows.newest.attempt_id, *point) for rows in batch for point in rows.points)
+        bulk_copy.insert_values(Progress, PROGRESS_COLUMNS, points)
         bulk_copy.insert([rows.newest for rows in batch])
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
-    copy_samples(TelemetrySeries(history, place, placed, _first_sample_s(place)).blocks())
+    _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), builder)
+
+
+def _insert_telemetry(series: TelemetrySeries, builder: HistoryBuilder) -> None:
+    """Insert the samples and the energy. The loop that counts energy begins with the first sample of the demo."""
+    place = builder.place
+    energy = HistoryEnergy(int(place.began.timestamp()), [attempt.row.pk for attempt in builder.placed])
+    with bulk_copy.copy_into(Sample._meta.db_table, sample_copy.COLUMNS, "(FORMAT binary)") as copy:
+        copy.write(sample_copy.HEADER)
+        for node in series.nodes():
+            energy.add_node(node.holds, node.power_w, FINE_S)
+            for block in series.copy_blocks(node):
+                copy.write(block)
+        copy.write(sample_copy.TRAILER)
+    add_energy(place.cluster, energy.sums())
 
 
 def _first_sample_s(place: HistoryPlace) -> float:

@@ -1,0 +1,70 @@
+"""The energy of a simulated history by attempt and hour, from the power that its telemetry shows.
+
+The rows are like those of `scheduling.loops.energy`. That loop needs raw samples, which a history does not have, so
+here the mean power of 5 minutes counts for each of their seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scheduling.bundled.history.holds import GpuHolds
+from scheduling.power.energy import HOUR_S, EnergyKey, EnergySums
+
+NO_ATTEMPT = -1
+MIN_GPU_S = 1e-3  # less is an error of rounding
+
+
+class HistoryEnergy:
+    """Adds the energy up, a node at a time. `keys` are those of the attempts, in the order of the holds."""
+
+    def __init__(self, began_s: int, keys: Sequence[int]) -> None:
+        self._began_s, self._keys = began_s, keys
+        self._parts: list[tuple[Any, Any, Any, Any]] = []  # columns: hour, attempt, joules, seconds
+
+    def add_node(self, holds: GpuHolds, power_w: Any, interval_s: int) -> None:
+        """Add what the GPUs of a node used: watts by interval and GPU, NaN where they are not known."""
+        hours = -(-len(power_w) * interval_s // HOUR_S)
+        hold, hour, begins, ends = _pieces_by_hour(holds, len(power_w) * interval_s)
+        columns = []
+        for per_s in (np.nan_to_num(power_w), (~np.isnan(power_w)).astype(float)):
+            sums = np.vstack([np.zeros(per_s.shape[1]), per_s.cumsum(axis=0)]) * interval_s
+            held = _sum_until(sums, ends / interval_s, holds.gpus[hold])
+            held -= _sum_until(sums, begins / interval_s, holds.gpus[hold])
+            edges = np.minimum(np.arange(hours + 1) * (HOUR_S // interval_s), len(power_w))
+            unused = np.diff(sums[edges].sum(axis=1)) - np.bincount(hour, weights=held, minlength=hours)
+            columns.append(np.concatenate([held, unused]))
+        attempts = np.concatenate([holds.attempts[hold], np.full(hours, NO_ATTEMPT)])
+        self._parts.append((np.concatenate([hour, np.arange(hours)]), attempts, *columns))
+
+    def sums(self) -> dict[EnergyKey, EnergySums]:
+        hour, attempt, joules, seconds = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        pairs, where = np.unique(np.stack([hour, attempt]), axis=1, return_inverse=True)
+        totals = (np.bincount(where, values).tolist() for values in (joules, seconds))
+        return {
+            (self._began_s + hour * HOUR_S, None if attempt == NO_ATTEMPT else self._keys[attempt]): EnergySums(
+                power_j=power_j, gpu_s=gpu_s
+            )
+            for hour, attempt, power_j, gpu_s in zip(*pairs.tolist(), *totals, strict=True)
+            if gpu_s > MIN_GPU_S
+        }
+
+
+def _pieces_by_hour(holds: GpuHolds, end_s: float) -> tuple[Any, Any, Any, Any]:
+    """Cut the holds at full hours and at the end: columns with the place of the hold, hour, begin and end."""
+    ends = np.minimum(holds.ends, end_s)
+    first = (holds.begins // HOUR_S).astype(np.int64)
+    counts = np.maximum(0, np.ceil(ends / HOUR_S).astype(np.int64) - first) * (ends > holds.begins)
+    hold = np.repeat(np.arange(len(counts)), counts)
+    hour = first[hold] + np.arange(len(hold)) - np.repeat(counts.cumsum() - counts, counts)
+    begins = np.maximum(holds.begins[hold], hour * HOUR_S)
+    return hold, hour, begins, np.minimum(ends[hold], (hour + 1) * HOUR_S)
+
+
+def _sum_until(sums: Any, at: Any, gpus: Any) -> Any:
+    """The sum of a GPU until a time in intervals, which may lie within one."""
+    whole = np.minimum(at.astype(np.int64), len(sums) - 2)
+    return sums[whole, gpus] + (at - whole) * (sums[whole + 1, gpus] - sums[whole, gpus])
