@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from collections import defaultdict
@@ -24,18 +25,17 @@ from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, OpenIncident
 from failures.models import Decision, DecisionState, Diagnosis, Incident, IncidentState
 from failures.recovery.values import FailureHistory
-from jobs.actions import journal
 from jobs.actions.journal import SYNC, Author
 from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Node
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
 from scheduling.bundled.history.keys import HistoryKeys
-from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
+from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt, new_event
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
@@ -180,7 +180,7 @@ class HistoryBuilder:
         self._event(
             "job.state_changed", ended_s, SYNC, job, attempt=row, from_state=State.RUNNING,
             to_state=end.state if is_last else State.PENDING, why=end.reason or end.sentence,
-            detail={"ended": end.state, "exit_code": end.exit_code, "signal": None},
+            detail=json.dumps({"ended": end.state, "exit_code": end.exit_code, "signal": None}),
         )  # fmt: skip
         placed = PlacedAttempt(work=work, life=life, ended=ended_s, gpus=gpus, row=row, job=job)
         if end.state in (State.FAILED, State.NODE_FAIL):
@@ -193,8 +193,11 @@ class HistoryBuilder:
             return str(uuid5(NAMESPACE_URL, f"{job.public_id}.{number}"))
         return str(life.number)
 
-    def _event(self, type: str, at: float, author: Author, job: Job, **values: Any) -> None:
-        self.rows.events.append(journal.job_event(type, author, job, at=self.place.at(at), **values))
+    def _event(
+        self, type: str, at: float, author: Author, job: Job, *, attempt: Attempt | None = None, **values: Any
+    ) -> None:
+        ids = {"job_id": job.pk, "attempt_id": attempt.pk if attempt else None}
+        self.rows.events.append(new_event(type, author, self.place.at(at), job.cluster_id, **ids, **values))
 
     # --- failures
 
@@ -235,7 +238,9 @@ class HistoryBuilder:
         self._event(
             "diagnosis.created", placed.ended + DIAGNOSIS_S, DIAGNOSIS, placed.job, attempt=placed.row,
             to_state=row.root_cause, why=row.action,
-            detail={"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version},
+            detail=json.dumps(
+                {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
+            ),
         )  # fmt: skip
         return row
 
@@ -312,26 +317,20 @@ class HistoryBuilder:
 
     def _add_node_events(self) -> None:
         for node in self.place.nodes:
-            first = journal.node_event(
-                "node.state_changed", SYNC, node, at=self.place.began, from_state="UNKNOWN", to_state="IDLE"
-            )
-            self.rows.events.append(first)
+            self._node_event("node.state_changed", SYNC, node, 0.0, from_state="UNKNOWN", to_state="IDLE")
         for closure in self.history.closures:
-            node, at = self.place.nodes[closure.node], self.place.at(closure.at)
+            node, closes = self.place.nodes[closure.node], closure.closes
             if closure.why == "down":
-                states = ("IDLE", "DOWN") if closure.closes else ("DOWN", "IDLE")
-                event = journal.node_event(
-                    "node.state_changed", SYNC, node, at=at, from_state=states[0], to_state=states[1],
-                    why="Not responding" if closure.closes else "",
-                )  # fmt: skip
-            elif closure.why in ("cordon", "repair"):
-                why = "Recovery: the node failed a job, a test or its telemetry." if closure.closes else "Repaired."
-                event = journal.node_event(
-                    "node.drained" if closure.closes else "node.resumed", RECOVERY, node, at=at, why=why
+                before, after, why = ("IDLE", "DOWN", "Not responding") if closes else ("DOWN", "IDLE", "")
+                self._node_event(
+                    "node.state_changed", SYNC, node, closure.at, from_state=before, to_state=after, why=why
                 )
-            else:
-                continue
-            self.rows.events.append(event)
+            elif closure.why in ("cordon", "repair"):
+                why = "Recovery: the node failed a job, a test or its telemetry." if closes else "Repaired."
+                self._node_event("node.drained" if closes else "node.resumed", RECOVERY, node, closure.at, why=why)
+
+    def _node_event(self, type: str, author: Author, node: Node, at: float, **values: str) -> None:
+        self.rows.events.append(new_event(type, author, self.place.at(at), node.cluster_id, node_id=node.pk, **values))
 
 
 def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:

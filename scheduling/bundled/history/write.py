@@ -29,7 +29,7 @@ from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.telemetry import FINE_S, TelemetrySeries
 from scheduling.bundled.history.training import PROGRESS_COLUMNS, training_rows
-from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, HistoryPlace, HistoryRows
+from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, EventValues, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.loops.energy import add_energy
@@ -40,6 +40,7 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
     Campaign: 9_999, Evaluation: 99_999, Trial: 99_999, Shard: 99_999,
 }  # fmt: skip
+PLAIN_TABLES = {"allocations": Allocation, "events": Event}  # whose rows are no instances of their models
 LOCK_KEY = 0x0E12
 TRAININGS_PER_INSERT = 200
 SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
@@ -117,9 +118,10 @@ def _number_rows(rows: HistoryRows) -> None:
     """Number the rows of all clusters in the order of time, as if they had been written then."""
     rows.jobs.sort(key=attrgetter("pk"))
     rows.attempts.sort(key=attrgetter("pk"))
+    rows.events.sort(key=attrgetter("at"))
     for table, column in (
         (rows.diagnoses, "judged_at"), (rows.decisions, "at"), (rows.incidents, "opened_at"),
-        (rows.campaigns, "created_at"), (rows.events, "at"),
+        (rows.campaigns, "created_at"),
     ):  # fmt: skip
         number_by_time(table, column)
     refresh_references(rows.diagnoses, ["incident"])
@@ -143,13 +145,14 @@ def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
 def _insert(rows: HistoryRows) -> None:
     for table in fields(rows):
         new = getattr(rows, table.name)
-        last = RESERVED_KEYS.get(type(new[0])) if new else None
+        model = PLAIN_TABLES.get(table.name) or (type(new[0]) if new else None)
+        last = RESERVED_KEYS.get(model) if model else None
         if last is not None and len(new) > last:
             raise ValueError(f"the history has {len(new)} {table.name}, and {last} keys are reserved for them")
-        if new is rows.allocations:
-            bulk_copy.insert_values(Allocation, ALLOCATION_COLUMNS, new)
-        else:
+        if table.name not in PLAIN_TABLES:
             bulk_copy.insert(new)
+    bulk_copy.insert_values(Allocation, ALLOCATION_COLUMNS, rows.allocations)
+    bulk_copy.insert_values(Event, ("id", *EventValues._fields), ((n, *row) for n, row in enumerate(rows.events, 1)))
 
 
 def _insert_series(builder: HistoryBuilder) -> None:
