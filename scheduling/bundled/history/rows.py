@@ -30,7 +30,7 @@ from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
-from jobs.models import Attempt, Job, Node
+from jobs.models import Attempt, Job, Node, bulk_copy
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
@@ -66,6 +66,7 @@ class HistoryBuilder:
         self.shift = place.began - DRILL_EPOCH
         self.placed: list[PlacedAttempt] = []
         self.failure_logs: dict[str, str] = {}  # by the key of the attempt
+        self._job_template, self._attempt_template = Job(cluster=place.cluster), Attempt()
         self._jobs: dict[str, Job] = {}  # by their names in the simulation
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
@@ -90,9 +91,9 @@ class HistoryBuilder:
         last = work.lives[-1]
         end = self._end_of(work, last)
         submitted_at = self.place.at(work.submitted)
-        row = Job(
-            pk=number, public_id=public_id(submitted_at, number), cluster=self.place.cluster, team_id=user.team_id,
-            user_id=user.id, name=name, kind=work.kind.value, command=profile.command.format(name=name),
+        row = bulk_copy.row_like(
+            self._job_template, id=number, public_id=public_id(submitted_at, number), team_id=user.team_id, user_id=user.id,
+            name=name, kind=work.kind.value, command=profile.command.format(name=name),
             workdir=f"/home/{user.name}/{name}", nodes=nodes, gpus_per_node=per_node, cpus_per_node=16 * per_node,
             memory_per_node_mb=per_node * 128 * 1024, time_limit=_time_limit(work, dice),
             priority=100 if work.kind == JobKind.PRETRAIN else 0, preemptible=work.group.borrows,
@@ -164,13 +165,14 @@ class HistoryBuilder:
         accepted_at, confirmed_at, seen_at = (
             min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
         )
-        row = Attempt(
-            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", state=end.state,
+        row = bulk_copy.row_like(
+            self._attempt_template, id=key, number=number, key=f"{job.public_id}.{number}", state=end.state,
             backend_id=self._backend_id(job, number, life),
             nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
             seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
             log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
+        row.job = job
         self.rows.attempts.append(row)
         self.rows.allocations += [(key, self.place.nodes[node].pk, gpu, promised_at, end.at) for node, gpu in gpus]
         ended_s = self.end_s if life.ended is None else life.ended

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.core.attempt_end import TRAINING_KINDS
-from jobs.models import Checkpoint, LatestProgress
+from jobs.models import Checkpoint
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.job_logs import run_of_job, step_of_program
 from scheduling.drill.values import DrillPlan
@@ -38,15 +38,22 @@ class StepPoint(NamedTuple):
 
 
 PROGRESS_COLUMNS = ("attempt_id", *StepPoint._fields)
+NEWEST_COLUMNS = (*PROGRESS_COLUMNS, "updated_at", "steps_total")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
     """What one attempt reported."""
 
+    attempt_id: int
     points: list[StepPoint]
-    newest: LatestProgress
+    steps_total: int
     checkpoints: list[Checkpoint]
+
+    @property
+    def newest(self) -> tuple[Any, ...]:
+        """The row of `LatestProgress`."""
+        return self.attempt_id, *self.points[-1], self.points[-1].at, self.steps_total
 
 
 def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace, plan: DrillPlan) -> Iterator[TrainingRows]:
@@ -58,11 +65,10 @@ def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace, plan: Dr
         run = run_of_job(work, plan)
         assert run is not None  # of a training kind
         points = list(_points(attempt, run, life.first_step, place))
-        last = points[-1]
-        steps_total = max(run.last_step, last.step)
         yield TrainingRows(
+            attempt_id=attempt.row.pk,
             points=points,
-            newest=LatestProgress(attempt=attempt.row, updated_at=last.at, steps_total=steps_total, **last._asdict()),
+            steps_total=max(run.last_step, points[-1].step),
             checkpoints=list(_checkpoints(attempt, run, place)),
         )
 

@@ -19,7 +19,20 @@ from django.db import connection, models, transaction
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Allocation, Attempt, Cluster, ClusterMinute, Event, Job, Node, Progress, Sample, Team, bulk_copy
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterMinute,
+    Event,
+    Job,
+    LatestProgress,
+    Node,
+    Progress,
+    Sample,
+    Team,
+    bulk_copy,
+)
 from scheduling.bundled import demo
 from scheduling.bundled.history import sample_copy
 from scheduling.bundled.history.energy import HistoryEnergy
@@ -28,7 +41,7 @@ from scheduling.bundled.history.load import MINUTE_COLUMNS, LoadSeries
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
 from scheduling.bundled.history.telemetry import FINE_S, TelemetrySeries
-from scheduling.bundled.history.training import PROGRESS_COLUMNS, training_rows
+from scheduling.bundled.history.training import NEWEST_COLUMNS, PROGRESS_COLUMNS, training_rows
 from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, EventValues, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
@@ -164,9 +177,9 @@ def _insert_series(builder: HistoryBuilder) -> None:
     bulk_copy.insert_values(ClusterMinute, MINUTE_COLUMNS, minutes)
     trainings = training_rows(placed, place, history.plan)
     while batch := list(islice(trainings, TRAININGS_PER_INSERT)):
-        points = ((rows.newest.attempt_id, *point) for rows in batch for point in rows.points)
+        points = ((rows.attempt_id, *point) for rows in batch for point in rows.points)
         bulk_copy.insert_values(Progress, PROGRESS_COLUMNS, points)
-        bulk_copy.insert([rows.newest for rows in batch])
+        bulk_copy.insert_values(LatestProgress, NEWEST_COLUMNS, (rows.newest for rows in batch))
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
     _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), builder)
 
