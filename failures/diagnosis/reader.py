@@ -151,8 +151,7 @@ class SignatureReader:
 
     def __init__(self, scanner: Scanner | None = None) -> None:
         self._scanner = scanner or shipped_scanner()
-        self._signatures = self._scanner.signatures
-        self._unless = [re.compile(row.unless) if row.unless else None for row in self._signatures]
+        self._signatures, self._unless = self._scanner.signatures, self._scanner.unless
         self._pending = bytearray()
         self._head = b""
         self._before = b""

@@ -38,6 +38,7 @@ from scheduling.drill.values import DrillPlan
 from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
+from scheduling.slurmsim.power_meters import supply_power_w
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -324,7 +325,10 @@ def test_energy_is_that_of_the_power_in_the_telemetry(cluster):
 
     assert sum(hours.values_list("power_j", flat=True)) == pytest.approx(sum(watts) * Resolution.FIVE_MINUTES)
     assert sum(hours.values_list("gpu_s", flat=True)) == pytest.approx(len(watts) * Resolution.FIVE_MINUTES)
-    assert not hours.filter(Q(power_j__lt=0) | Q(gpu_s__lt=0)).exists()
+    assert not hours.filter(Q(power_j__lt=0) | Q(host_j__lt=0) | Q(gpu_s__lt=0)).exists()
+    by_node = (sum(row.gpu_power_w) for row in fine if row.gpu_power_w and None not in row.gpu_power_w)
+    host_w = sum(supply_power_w(gpus_w) - gpus_w for gpus_w in by_node)
+    assert sum(hours.values_list("host_j", flat=True)) == pytest.approx(host_w * Resolution.FIVE_MINUTES)
     assert hours.filter(attempt=None).exists()
 
 

@@ -1,7 +1,8 @@
 """The energy of a simulated history by attempt and hour, from the power that its telemetry shows.
 
 The rows are like those of `scheduling.loops.energy`. That loop needs raw samples, which a history does not have, so
-here the mean power of 5 minutes counts for each of their seconds.
+here the mean power of 5 minutes counts for each of their seconds. What a node uses beside its GPUs is that of the
+simulated cluster.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from scheduling.bundled.history.holds import GpuHolds
 from scheduling.power.energy import HOUR_S, EnergyKey, EnergySums
+from scheduling.slurmsim.power_meters import supply_power_w
 
 NO_ATTEMPT = -1
 MIN_GPU_S = 1e-3  # less is an error of rounding
@@ -23,34 +25,41 @@ class HistoryEnergy:
 
     def __init__(self, began_s: int, keys: Sequence[int]) -> None:
         self._began_s, self._keys = began_s, keys
-        self._parts: list[tuple[Any, Any, Any, Any]] = []  # columns: hour, attempt, joules, seconds
+        self._parts: list[tuple[Any, ...]] = []  # columns: hour, attempt, joules, joules of the host, seconds
 
     def add_node(self, holds: GpuHolds, power_w: Any, interval_s: int) -> None:
-        """Add what the GPUs of a node used: watts by interval and GPU, NaN where they are not known."""
+        """Add what a node used: the watts of its GPUs by interval, NaN where they are not known."""
         hours = -(-len(power_w) * interval_s // HOUR_S)
+        edges = np.minimum(np.arange(hours + 1) * (HOUR_S // interval_s), len(power_w))
         hold, hour, begins, ends = _pieces_by_hour(holds, len(power_w) * interval_s)
         columns = []
-        for per_s in (np.nan_to_num(power_w), (~np.isnan(power_w)).astype(float)):
+        for per_s in (np.nan_to_num(power_w), _host_shares_w(power_w), ~np.isnan(power_w)):
             sums = np.vstack([np.zeros(per_s.shape[1]), per_s.cumsum(axis=0)]) * interval_s
             held = _sum_until(sums, ends / interval_s, holds.gpus[hold])
             held -= _sum_until(sums, begins / interval_s, holds.gpus[hold])
-            edges = np.minimum(np.arange(hours + 1) * (HOUR_S // interval_s), len(power_w))
             unused = np.diff(sums[edges].sum(axis=1)) - np.bincount(hour, weights=held, minlength=hours)
             columns.append(np.concatenate([held, unused]))
         attempts = np.concatenate([holds.attempts[hold], np.full(hours, NO_ATTEMPT)])
         self._parts.append((np.concatenate([hour, np.arange(hours)]), attempts, *columns))
 
     def sums(self) -> dict[EnergyKey, EnergySums]:
-        hour, attempt, joules, seconds = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        hour, attempt, *columns = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         pairs, where = np.unique(np.stack([hour, attempt]), axis=1, return_inverse=True)
-        totals = (np.bincount(where, values).tolist() for values in (joules, seconds))
+        totals = (np.bincount(where, values).tolist() for values in columns)
         return {
             (self._began_s + hour * HOUR_S, None if attempt == NO_ATTEMPT else self._keys[attempt]): EnergySums(
-                power_j=power_j, gpu_s=gpu_s
+                power_j=power_j, host_j=host_j, gpu_s=gpu_s
             )
-            for hour, attempt, power_j, gpu_s in zip(*pairs.tolist(), *totals, strict=True)
+            for hour, attempt, power_j, host_j, gpu_s in zip(*pairs.tolist(), *totals, strict=True)
             if gpu_s > MIN_GPU_S
         }
+
+
+def _host_shares_w(power_w: Any) -> Any:
+    """What the node uses beside its GPUs, divided among them; 0 where the power of a GPU is not known."""
+    gpus_w = power_w.sum(axis=1, keepdims=True)
+    host_w = np.nan_to_num(supply_power_w(gpus_w) - gpus_w)
+    return np.broadcast_to(host_w / power_w.shape[1], power_w.shape)
 
 
 def _pieces_by_hour(holds: GpuHolds, end_s: float) -> tuple[Any, Any, Any, Any]:

@@ -92,8 +92,8 @@ class HistoryBuilder:
         end = self._end_of(work, last)
         submitted_at = self.place.at(work.submitted)
         row = bulk_copy.row_like(
-            self._job_template, id=number, public_id=public_id(submitted_at, number), team_id=user.team_id, user_id=user.id,
-            name=name, kind=work.kind.value, command=profile.command.format(name=name),
+            self._job_template, id=number, public_id=public_id(submitted_at, number), team_id=user.team_id,
+            user_id=user.id, name=name, kind=work.kind.value, command=profile.command.format(name=name),
             workdir=f"/home/{user.name}/{name}", nodes=nodes, gpus_per_node=per_node, cpus_per_node=16 * per_node,
             memory_per_node_mb=per_node * 128 * 1024, time_limit=_time_limit(work, dice),
             priority=100 if work.kind == JobKind.PRETRAIN else 0, preemptible=work.group.borrows,
