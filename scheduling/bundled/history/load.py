@@ -59,8 +59,9 @@ class PhaseColumns:
     """The phases of all attempts, up to the end of the history."""
 
     def __init__(self, placed: Sequence[PlacedAttempt], end_s: float) -> None:
-        self._numbers = np.array([_NUMBERS[attempt.work.kind] for attempt in placed], dtype=np.int64)
-        began, ended = np.array([(attempt.life.promised, min(attempt.ended, end_s)) for attempt in placed]).T
+        self._numbers = np.array([_NUMBERS[attempt.work.kind] for attempt in placed]).reshape(-1, _MOST_PHASES)
+        runs = np.array([(attempt.life.promised, min(attempt.ended, end_s)) for attempt in placed])
+        began, ended = runs.reshape(-1, 2).T
         edges = [began]
         for shares in SHARE[self._numbers].T:
             edges.append(edges[-1] + (ended - began) * shares)
@@ -90,15 +91,7 @@ class LoadSeries:
 
     def minutes(self) -> Iterator[MinuteValues]:
         total = self.plan.nodes * self.plan.gpus_per_node
-        gpus = np.array([len(attempt.gpus) for attempt in self.placed], dtype=float)
-        phases, which, begins, ends = PhaseColumns(self.placed, self.end_s).of_attempts(np.arange(len(self.placed)))
-        runs = np.array([(attempt.life.promised, attempt.ended) for attempt in self.placed]).T
-        waits, requested = self._waits()
-        counts = (
-            self._count(*runs, gpus), self._count(begins, ends, gpus[which] * UTILIZATION[phases]),
-            self._count(*runs, np.ones(len(gpus))), self._count(*waits, np.ones(len(requested))),
-            self._count(*waits, requested), self._closed_gpus(),
-        )  # fmt: skip
+        counts = (*self._runs(), *self._waits(), self._closed_gpus())
         for minute, values in enumerate(zip(*(series.tolist() for series in counts), strict=True)):
             held, used, jobs, queued, wanted, shut = values
             yield (
@@ -107,16 +100,26 @@ class LoadSeries:
                 round(wanted),
             )  # fmt: skip
 
-    def _waits(self) -> tuple[Any, Any]:
-        """Begin and end of each wait, and the GPUs requested."""
-        waits, requested = [], []
+    def _runs(self) -> Iterator[Any]:
+        """Yield GPUs allocated, their utilization in percent, and running attempts, by minute."""
+        gpus = np.array([len(attempt.gpus) for attempt in self.placed], dtype=float)
+        began, ended = np.array([(attempt.life.promised, attempt.ended) for attempt in self.placed]).reshape(-1, 2).T
+        yield self._count(began, ended, gpus)
+        phases, which, begins, ends = PhaseColumns(self.placed, self.end_s).of_attempts(np.arange(len(gpus)))
+        yield self._count(begins, ends, gpus[which] * UTILIZATION[phases])
+        yield self._count(began, ended, np.ones(len(gpus)))
+
+    def _waits(self) -> Iterator[Any]:
+        """Yield waiting jobs and the GPUs that they request, by minute."""
+        rows = []
         for work in self.history.jobs:
             since = work.submitted
             for life in work.lives:
-                waits.append((since, life.promised))
-                requested.append(float(work.gpus))
+                rows.append((since, life.promised, float(work.gpus)))
                 since = life.ended if life.ended is not None else self.end_s
-        return np.array(waits).T, np.array(requested)
+        begins, ends, gpus = np.array(rows).reshape(-1, 3).T
+        yield self._count(begins, ends, np.ones(len(rows)))
+        yield self._count(begins, ends, gpus)
 
     def _closed_gpus(self) -> Any:
         """GPUs of closed nodes by minute."""
@@ -127,7 +130,8 @@ class LoadSeries:
             shut[closure.node] += 1 if closure.closes else -1
             if before != (shut[closure.node] > 0):
                 changes.append((closure.at, math.inf, self.plan.gpus_per_node * (-1 if before else 1)))
-        return self._count(*np.array(changes, dtype=float).reshape(-1, 3).T)
+        begins, ends, gpus = np.array(changes, dtype=float).reshape(-1, 3).T
+        return self._count(begins, ends, gpus)
 
     def _count(self, begins: Any, ends: Any, amounts: Any) -> Any:
         """Add the amounts of intervals in the minutes at whose beginning they last."""

@@ -56,7 +56,7 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
 PLAIN_TABLES = {"allocations": Allocation, "events": Event}  # whose rows are no instances of their models
 LOCK_KEY = 0x0E12
 TRAININGS_PER_INSERT = 200
-SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
+SIMULATION_SHARE, ROWS_SHARE = 0.5, 0.85  # of the whole time, when the simulation and when the rows are done
 
 
 def reserve_keys() -> None:
@@ -88,11 +88,12 @@ def write_history(
     histories = list(_simulated(list(stores), began, (now - began) / timedelta(days=1), report))
     rows, suites = HistoryRows(), demo.benchmark_suites(began)
     builders = [HistoryBuilder(history, place, suites, rows) for place, history in histories]
-    for builder, keys in zip(builders, keys_by_time([builder.works for builder in builders]), strict=True):
-        builder.add_rows(keys)
+    keys = keys_by_time([builder.works for builder in builders])
+    for number, builder in enumerate(builders):
+        builder.add_rows(keys[number])
         store_history_logs(builder, stores[builder.place.cluster])
+        report(SIMULATION_SHARE + (ROWS_SHARE - SIMULATION_SHARE) * (number + 1) / len(builders))
     _number_rows(rows)
-    report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
