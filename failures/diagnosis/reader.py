@@ -49,7 +49,7 @@ class LogReading:
     lines: int
     size: int
     sentence: str
-    tail: tuple[ParsedLine, ...]
+    tail: tuple[tuple[int, str], ...]  # number and text of the last lines, without blank ones
     rules_version: str
 
 
@@ -234,10 +234,10 @@ class SignatureReader:
     def _line_count(self) -> int:
         return self._line - 1 + (1 if self._before and not self._before.endswith(b"\n") else 0)
 
-    def _tail_lines(self) -> tuple[ParsedLine, ...]:
+    def _tail_lines(self) -> tuple[tuple[int, str], ...]:
         rows = self._before.replace(b"\r", b"\n").decode("utf-8", "replace").splitlines()
         first = self._line_count() - len(rows) + 1
-        return tuple(lines.parse(max(1, first + at), row) for at, row in enumerate(rows) if row.strip())
+        return tuple((max(1, first + at), row[: lines.MAX_LINE_CHARS]) for at, row in enumerate(rows) if row.strip())
 
     def _scan_block(self, block: bytes) -> None:
         text = cleaning.strip_control_bytes(block)
