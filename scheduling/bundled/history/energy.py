@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from scheduling.bundled.history.holds import GpuHolds
-from scheduling.power.energy import HOUR_S, EnergyKey, EnergySums
+from scheduling.loops.energy import EnergyColumns
+from scheduling.power.energy import HOUR_S
 from scheduling.slurmsim.power_meters import supply_power_w
 
 NO_ATTEMPT = -1
@@ -42,17 +43,15 @@ class HistoryEnergy:
         attempts = np.concatenate([holds.attempts[hold], np.full(hours, NO_ATTEMPT)])
         self._parts.append((np.concatenate([hour, np.arange(hours)]), attempts, *columns))
 
-    def sums(self) -> dict[EnergyKey, EnergySums]:
-        hour, attempt, *columns = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        pairs, where = np.unique(np.stack([hour, attempt]), axis=1, return_inverse=True)
-        totals = (np.bincount(where, values).tolist() for values in columns)
-        return {
-            (self._began_s + hour * HOUR_S, None if attempt == NO_ATTEMPT else self._keys[attempt]): EnergySums(
-                power_j=power_j, host_j=host_j, gpu_s=gpu_s
-            )
-            for hour, attempt, power_j, host_j, gpu_s in zip(*pairs.tolist(), *totals, strict=True)
-            if gpu_s > MIN_GPU_S
-        }
+    def columns(self) -> EnergyColumns:
+        hour, attempt, *values = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        pairs, where = np.unique(hour * (len(self._keys) + 1) + attempt + 1, return_inverse=True)
+        power_j, host_j, gpu_s = (np.bincount(where, column) for column in values)
+        known = gpu_s > MIN_GPU_S
+        hour, attempt = divmod(pairs[known], len(self._keys) + 1)
+        none = np.zeros(len(hour))
+        rows = self._began_s + hour * HOUR_S, np.array([0, *self._keys])[attempt], none, power_j[known], none
+        return [column.tolist() for column in (*rows, host_j[known], gpu_s[known])]
 
 
 def _host_shares_w(power_w: Any) -> Any:

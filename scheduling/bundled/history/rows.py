@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -67,6 +67,7 @@ class HistoryBuilder:
         self.placed: list[PlacedAttempt] = []
         self.failure_logs: dict[str, str] = {}  # by the key of the attempt
         self._job_template, self._attempt_template = Job(cluster=place.cluster), Attempt()
+        self._nodelist = cache(lambda nodes: compress(place.nodes[node].name for node in nodes))
         self._jobs: dict[str, Job] = {}  # by their names in the simulation
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
@@ -161,15 +162,14 @@ class HistoryBuilder:
     ) -> PlacedAttempt:
         job = self._jobs[work.name]
         end, promised_at = self._end_of(work, life), self.place.at(life.promised)
-        nodelist = compress(self.place.nodes[node].name for node in life.nodes)
         accepted_at, confirmed_at, seen_at = (
             min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
         )
         row = bulk_copy.row_like(
             self._attempt_template, id=key, number=number, key=f"{job.public_id}.{number}", state=end.state,
             backend_id=self._backend_id(job, number, life),
-            nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
-            seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
+            nodelist=self._nodelist(life.nodes), promised_at=promised_at, accepted_at=accepted_at,
+            confirmed_at=confirmed_at, seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
             log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
         row.job = job

@@ -196,7 +196,7 @@ def _insert_telemetry(series: TelemetrySeries, builder: HistoryBuilder) -> None:
             for block in series.copy_blocks(node):
                 copy.write(block)
         copy.write(sample_copy.TRAILER)
-    add_energy(place.cluster, energy.sums())
+    add_energy(place.cluster, energy.columns())
 
 
 def _first_sample_s(place: HistoryPlace) -> float:
