@@ -169,8 +169,8 @@ class HistoryBuilder:
             self._attempt_template, id=key, number=number, key=f"{job.public_id}.{number}", state=end.state,
             backend_id=self._backend_id(job, number, life),
             nodelist=self._nodelist(life.nodes), promised_at=promised_at, accepted_at=accepted_at,
-            confirmed_at=confirmed_at, seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
-            log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
+            confirmed_at=confirmed_at, seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code,
+            reason=end.reason, log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
         row.job = job
         self.rows.attempts.append(row)
