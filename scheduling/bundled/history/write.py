@@ -45,7 +45,7 @@ from scheduling.bundled.history.training import NEWEST_COLUMNS, PROGRESS_COLUMNS
 from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, EventValues, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
-from scheduling.loops.energy import add_energy
+from scheduling.loops.energy import EnergyColumns, add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key
@@ -100,8 +100,10 @@ def write_history(
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
-        for builder in builders:
-            _insert_series(builder)
+        energy = [_insert_series(builder) for builder in builders]
+        connection.check_constraints()  # before the next rows are locked, because it takes many seconds
+        for builder, columns in zip(builders, energy, strict=True):
+            add_energy(builder.place.cluster, columns)
         Cluster.objects.filter(pk__in=[cluster.pk for cluster in stores]).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
@@ -169,8 +171,8 @@ def _insert(rows: HistoryRows) -> None:
     bulk_copy.insert_values(Event, ("id", *EventValues._fields), ((n, *row) for n, row in enumerate(rows.events, 1)))
 
 
-def _insert_series(builder: HistoryBuilder) -> None:
-    """Insert the rows that no other row names, and which are most of all rows, a part at a time."""
+def _insert_series(builder: HistoryBuilder) -> EnergyColumns:
+    """Insert the rows that no other row names, and which are most of all rows, a part at a time. Return the energy."""
     history, place, placed = builder.history, builder.place, builder.placed
     # The demo may have recorded some minutes itself since it started, before the history ends
     recorded = set(ClusterMinute.objects.filter(cluster=place.cluster).values_list("at", flat=True))
@@ -182,13 +184,13 @@ def _insert_series(builder: HistoryBuilder) -> None:
         bulk_copy.insert_values(Progress, PROGRESS_COLUMNS, points)
         bulk_copy.insert_values(LatestProgress, NEWEST_COLUMNS, (rows.newest for rows in batch))
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
-    _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), builder)
+    energy = HistoryEnergy(int(place.began.timestamp()), [attempt.row.pk for attempt in placed])
+    _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), energy)
+    return energy.columns()
 
 
-def _insert_telemetry(series: TelemetrySeries, builder: HistoryBuilder) -> None:
-    """Insert the samples and the energy. The loop that counts energy begins with the first sample of the demo."""
-    place = builder.place
-    energy = HistoryEnergy(int(place.began.timestamp()), [attempt.row.pk for attempt in builder.placed])
+def _insert_telemetry(series: TelemetrySeries, energy: HistoryEnergy) -> None:
+    """Insert the samples, and add their power to the energy."""
     with bulk_copy.copy_into(Sample._meta.db_table, sample_copy.COLUMNS, "(FORMAT binary)") as copy:
         copy.write(sample_copy.HEADER)
         for node in series.nodes():
@@ -196,7 +198,6 @@ def _insert_telemetry(series: TelemetrySeries, builder: HistoryBuilder) -> None:
             for block in series.copy_blocks(node):
                 copy.write(block)
         copy.write(sample_copy.TRAILER)
-    add_energy(place.cluster, energy.columns())
 
 
 def _first_sample_s(place: HistoryPlace) -> float:
