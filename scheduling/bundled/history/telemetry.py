@@ -91,26 +91,13 @@ class TelemetrySeries:
         phases, hold, begins, ends = self._phases.of_attempts(holds.attempts)
         gpus, first = holds.gpus[hold], (begins // FINE_S).astype(np.int64)
         last = np.minimum(ends // FINE_S, self._length - 1).astype(np.int64)
-        # An attempt has the intervals between its first and its last one alone
-        full = np.zeros((self._length + 1, shape[1]), dtype=np.int64)
         between = first + 1 < last
-        np.add.at(full, (first[between] + 1, gpus[between]), phases[between])
-        np.subtract.at(full, (last[between], gpus[between]), phases[between])
-        full = full.cumsum(axis=0)[:-1]
-        # The first and the last interval are used in part
-        parts = [(first, first < self._length, begins), (last, last > first, last * FINE_S)]
-        at = np.concatenate([interval[used] for interval, used, _ in parts])
-        used_s = [(np.minimum(ends, (interval + 1) * FINE_S) - since)[used] for interval, used, since in parts]
-        share = np.minimum(1.0, np.concatenate(used_s) / FINE_S)
-        cells = at * shape[1] + np.concatenate([gpus[used] for _, used, _ in parts])
-        which = np.concatenate([phases[used] for _, used, _ in parts])
-        loads = [
-            values[full] + np.bincount(cells, values[which] * share, minlength=full.size).reshape(shape)
-            for values in (UTILIZATION, MEMORY, SM)
-        ]
-        peak = UTILIZATION[full]
-        np.maximum.at(peak.reshape(-1), cells, UTILIZATION[which])
-        return [values.astype(np.float32) for values in (*loads, peak)]
+        full = _full_intervals(shape, phases[between], gpus[between], first[between] + 1, last[between])
+        # An attempt uses a part of its first interval, and of its last one
+        in_first, in_last = np.flatnonzero(first < self._length), np.flatnonzero(last > first)
+        rows, at = np.concatenate([in_first, in_last]), np.concatenate([first[in_first], last[in_last]])
+        used_s = np.minimum(ends[rows], (at + 1) * FINE_S) - np.maximum(begins[rows], at * FINE_S)
+        return _mean_loads(full, at * shape[1] + gpus[rows], phases[rows], np.minimum(1.0, used_s / FINE_S))
 
     def _show_fault(self, fault: DrillFault, values: list[Any]) -> None:
         """Show the Xid of a fault until the node is booted. A GPU that fell off the bus has no readings."""
@@ -138,6 +125,25 @@ class TelemetrySeries:
                 down[math.ceil(since / FINE_S) : int(row.at // FINE_S)] = True
                 since = None
         return down
+
+
+def _full_intervals(shape: tuple[int, int], phases: Any, gpus: Any, begins: Any, ends: Any) -> Any:
+    """The phase that has an interval of a GPU for itself, or 0. These phases exclude each other."""
+    changes = np.zeros((shape[0] + 1, shape[1]), dtype=np.int64)
+    np.add.at(changes, (begins, gpus), phases)
+    np.subtract.at(changes, (ends, gpus), phases)
+    return changes.cumsum(axis=0)[:-1]
+
+
+def _mean_loads(full: Any, cells: Any, phases: Any, shares: Any) -> list[Any]:
+    """The loads of full intervals, and of phases that have a share of a cell: an interval of a GPU."""
+    means = [
+        values[full] + np.bincount(cells, values[phases] * shares, minlength=full.size).reshape(full.shape)
+        for values in (UTILIZATION, MEMORY, SM)
+    ]
+    highest = UTILIZATION[full]
+    np.maximum.at(highest.reshape(-1), cells, UTILIZATION[phases])
+    return [values.astype(np.float32) for values in (*means, highest)]
 
 
 def _hourly(fine: Sequence[Any]) -> list[Any]:
