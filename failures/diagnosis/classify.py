@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from . import confidence, context, endings, suspects
+from . import confidence, context, endings, lines, suspects
 from .context import CERTAIN_SPECIFICITY
 from .labels import LABELS, NONE, UNKNOWN
 from .lines import LOW_LEVELS
@@ -105,7 +105,7 @@ def _classifier_input(reading: LogReading, ending: ExitStatus) -> ClassifierInpu
     findings = [context.adjust_finding(finding, log) for finding in findings]
     last = max((finding.last_number for finding in findings if not _is_closing_signal(finding)), default=0)
     closing = max((finding.last_number for finding in findings if _is_closing_signal(finding)), default=0)
-    progress = sum(_is_progress_after(line, closing) for line in reading.tail if line.number > last)
+    progress = sum(_is_progress_after(number, text.strip(), closing) for number, text in reading.tail if number > last)
     return ClassifierInput(findings=tuple(findings), failed=endings.is_failure(ending), progress=progress)
 
 
@@ -113,10 +113,10 @@ def _is_closing_signal(finding: LogFinding) -> bool:
     return SignatureTrait.CLOSING_SIGNAL in finding.traits
 
 
-def _is_progress_after(line: ParsedLine, closing: int) -> bool:
+def _is_progress_after(number: int, text: str, closing: int) -> bool:
     """Whether a line shows progress. After a closing signal, only lines that report completion count: workers that
     are being stopped may still print the progress they made before."""
-    return is_progress_line(line.text) and (line.number > closing or COMPLETION_LINE.search(line.text) is not None)
+    return is_progress_line(text) and (number > closing or COMPLETION_LINE.search(text) is not None)
 
 
 def _unnamed_exception(reading: LogReading) -> LogFinding | None:
@@ -128,8 +128,11 @@ def _unnamed_exception(reading: LogReading) -> LogFinding | None:
     opened = [finding.last_number for finding in reading.findings if SignatureTrait.TRACEBACK in finding.traits]
     if not opened or any(finding.label and finding.note != MENTION_NOTE for finding in reading.findings):
         return None
-    for line in reversed(reading.tail):
-        if line.number > opened[0] and (name := exceptions.unknown_exception_name(line.message)) is not None:
+    for number, text in reversed(reading.tail):
+        if number <= opened[0]:
+            break
+        line = lines.parse(number, text)
+        if (name := exceptions.unknown_exception_name(line.message)) is not None:
             return LogFinding(
                 signature=PYTHON_EXCEPTION, label=exceptions.label_by_name(name), role=LineRole.INITIATING,
                 specificity=UNKNOWN_EXCEPTION_SPECIFICITY, blame=Blame.JOB, restart=None,

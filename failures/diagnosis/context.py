@@ -7,11 +7,12 @@ Without one, the traceback above the line may still change the label.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from . import lines
 from .table import exceptions
-from .values import Blame, LineRole, LogFinding, ParsedLine, SignatureTrait
+from .values import Blame, LineRole, LogFinding, SignatureTrait
 
 CERTAIN_SPECIFICITY = 70  # from here on a single line is enough to name the cause
 CLEAR_SYMPTOM_SPECIFICITY = 40  # a symptom at least this specific shows that something had failed before it
@@ -125,7 +126,7 @@ TORCHRUN_REPORT_RANK = re.compile(r"^\W*rank +: +(\d+)\b")
 TORCHRUN_REPORT_LINES = 8  # length of a torchrun report after its headline
 
 
-def first_failed_rank(tail: tuple[ParsedLine, ...]) -> int | None:
+def first_failed_rank(tail: Sequence[tuple[int, str]]) -> int | None:
     """Return the rank that torchrun reports as the first failure; None if unknown.
 
     Each node has its own agent, which knows only the ranks of its node. If the reports name several ranks, it is not
@@ -133,10 +134,12 @@ def first_failed_rank(tail: tuple[ParsedLine, ...]) -> int | None:
     """
     ranks: set[int] = set()
     lines_to_read = 0
-    for line in tail:
-        is_header = TORCHRUN_REPORT_HEADER.search(line.message)
-        lines_to_read = TORCHRUN_REPORT_LINES if is_header else lines_to_read - 1
-        if lines_to_read > 0 and (named := TORCHRUN_REPORT_RANK.search(line.message)):
+    for number, text in tail:
+        if TORCHRUN_REPORT_HEADER.search(text):
+            lines_to_read = TORCHRUN_REPORT_LINES
+            continue
+        lines_to_read -= 1
+        if lines_to_read > 0 and (named := TORCHRUN_REPORT_RANK.search(lines.parse(number, text).message)):
             ranks.add(int(named[1]))
             lines_to_read = 0
     return ranks.pop() if len(ranks) == 1 else None

@@ -49,7 +49,7 @@ class LogReading:
     lines: int
     size: int
     sentence: str
-    tail: tuple[ParsedLine, ...]
+    tail: tuple[tuple[int, str], ...]  # number and text of the last lines, without blank ones
     rules_version: str
 
 
@@ -151,8 +151,7 @@ class SignatureReader:
 
     def __init__(self, scanner: Scanner | None = None) -> None:
         self._scanner = scanner or shipped_scanner()
-        self._signatures = self._scanner.signatures
-        self._unless = [re.compile(row.unless) if row.unless else None for row in self._signatures]
+        self._signatures, self._unless = self._scanner.signatures, self._scanner.unless
         self._pending = bytearray()
         self._head = b""
         self._before = b""
@@ -235,10 +234,10 @@ class SignatureReader:
     def _line_count(self) -> int:
         return self._line - 1 + (1 if self._before and not self._before.endswith(b"\n") else 0)
 
-    def _tail_lines(self) -> tuple[ParsedLine, ...]:
+    def _tail_lines(self) -> tuple[tuple[int, str], ...]:
         rows = self._before.replace(b"\r", b"\n").decode("utf-8", "replace").splitlines()
         first = self._line_count() - len(rows) + 1
-        return tuple(lines.parse(max(1, first + at), row) for at, row in enumerate(rows) if row.strip())
+        return tuple((max(1, first + at), row[: lines.MAX_LINE_CHARS]) for at, row in enumerate(rows) if row.strip())
 
     def _scan_block(self, block: bytes) -> None:
         text = cleaning.strip_control_bytes(block)

@@ -8,9 +8,10 @@ scan of a megabyte, and Python handles only the lines that matched.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import hyperscan
 
@@ -32,6 +33,11 @@ class Scanner:
         self.version = signatures_version(self.signatures)
         self._database = database or _compile_database(self.signatures)
         self._turn = threading.Lock()
+
+    @cached_property
+    def unless(self) -> tuple[re.Pattern[str] | None, ...]:
+        """The pattern that excludes a match, by signature."""
+        return tuple(re.compile(row.unless) if row.unless else None for row in self.signatures)
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
         """(end of match, index of signature), in the order of the text."""

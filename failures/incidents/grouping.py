@@ -98,14 +98,17 @@ def incident_subject(symptom: FailureSymptom) -> str:
 
 def matching_incident(symptom: FailureSymptom, incidents: Iterable[OpenIncident]) -> int | None:
     """The id of the incident with the best match, the newest among equals. None if the symptom needs a new one."""
-    matches = [(strength, row.last_at, row.id) for row in incidents if (strength := _match_strength(symptom, row))]
+    scope = scope_of_symptom(symptom)
+    matches = [
+        (strength, row.last_at, row.id) for row in incidents if (strength := _match_strength(symptom, scope, row))
+    ]
     return max(matches)[2] if matches else None
 
 
-def _match_strength(symptom: FailureSymptom, incident: OpenIncident) -> int:
+def _match_strength(symptom: FailureSymptom, scope: IncidentScope, incident: OpenIncident) -> int:
     """3: same cause at the same place; 2: same service; 1: symptom seen by a peer; 0: no match."""
-    if _is_within_window(symptom.at, incident, JOIN_WINDOWS[incident.scope]) and _same_cause(symptom, incident):
-        return 3 if incident.scope is not IncidentScope.SERVICE else 2
+    if _same_cause(symptom, scope, incident) and _is_within_window(symptom.at, incident, JOIN_WINDOWS[scope]):
+        return 3 if scope is not IncidentScope.SERVICE else 2
     peer = (
         incident.scope is IncidentScope.NODE
         and symptom.root_cause in PEER_SYMPTOM_CAUSES
@@ -114,8 +117,7 @@ def _match_strength(symptom: FailureSymptom, incident: OpenIncident) -> int:
     return 1 if peer and _is_within_window(symptom.at, incident, PEER_SYMPTOM_WINDOW) else 0
 
 
-def _same_cause(symptom: FailureSymptom, incident: OpenIncident) -> bool:
-    scope = scope_of_symptom(symptom)
+def _same_cause(symptom: FailureSymptom, scope: IncidentScope, incident: OpenIncident) -> bool:
     if scope is not incident.scope:
         return False
     if scope is IncidentScope.NODE:

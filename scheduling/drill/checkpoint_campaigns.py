@@ -7,6 +7,7 @@ published distribution, and a campaign waits, fails and is retried like all othe
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,24 +82,26 @@ class EvaluationArrivals:
     """The evaluation jobs of the trace that were not submitted yet, in order of time."""
 
     def __init__(self, trace: Trace, rows: Sequence[int]) -> None:
-        self._trace, self._taken = trace, set[int]()
+        self._taken = set[int]()
         kinds = trace.kinds
         low, high = TRIAL_RUN_TIMES_S
-        self._rows = [
-            row for row in rows
-            if kinds.words[kinds.codes[row]] == JobKind.EVALUATION and low <= trace.runtime_s[row] <= high
-        ]  # fmt: skip
+        self._waiting: dict[int, deque[tuple[float, int]]] = defaultdict(deque)  # by GPUs: time of arrival, and row
+        for row in rows:
+            if kinds.words[kinds.codes[row]] == JobKind.EVALUATION and low <= trace.runtime_s[row] <= high:
+                self._waiting[int(trace.gpus[row])].append((float(trace.submit_s[row]), row))
 
     def is_taken(self, row: int) -> bool:
         return row in self._taken
 
     def take(self, now: float, gpus: int) -> int | None:
         """The next job of this size, which then does not arrive at its own time."""
-        self._rows = [row for row in self._rows if self._trace.submit_s[row] > now]
-        found = next((row for row in self._rows if self._trace.gpus[row] == gpus), None)
-        if found is not None:
-            self._taken.add(found)
-            self._rows.remove(found)
+        waiting = self._waiting[gpus]
+        while waiting and waiting[0][0] <= now:
+            waiting.popleft()
+        if not waiting:
+            return None
+        _, found = waiting.popleft()
+        self._taken.add(found)
         return found
 
 

@@ -154,7 +154,7 @@ class AcmeRecovery:
             followed = self._followed.get(job)
             if followed and followed.steps and now - followed.steps[-1] > hang.MIN_PATIENCE_S:
                 self._handle_hang(job, hang.detect_hang(list(followed.steps), now, list(followed.sections)), now)
-        for job in self.stage.jobs_with_log():
+        for job in self.stage.jobs_without_new_lines():
             # The detector ignores a shorter silence; comparing times is cheaper than running it
             if now - self.stage.last_line_at(job, now) > hang.MIN_PATIENCE_S:
                 self._handle_hang(job, hang.detect_hang_in_log(self.stage.lines(job, now), now), now)
@@ -174,7 +174,10 @@ class AcmeRecovery:
         A node with a running job is left alone; the job's end will show a fault. Readings that a node had before a test
         that it passed do not count again.
         """
-        for reading in self.stage.node_readings(self.stage.nodes_in_service(), now):
+        nodes = self.stage.nodes_with_symptoms(now)
+        for node in [node for node in self._unwell if node not in nodes and self.stage.is_in_service(node)]:
+            del self._unwell[node]
+        for reading in self.stage.node_readings(nodes, now):
             node = reading.node
             bad = _is_bad_reading(reading, now) and (tuple(reading.xids), reading.ecc_uncorrected) != self._cleared.get(
                 node

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 
 from jobs.core.attempt_end import TRAINING_KINDS
@@ -35,14 +36,17 @@ def run_of_job(work: DrillJob, plan: DrillPlan) -> TrainingRun | None:
     """What a training job trains, with a whole number of steps between two checkpoints; None for other jobs."""
     if work.kind not in TRAINING_KINDS:
         return None
-    name = job_name(work.kind, work.name)
-    planned_s = max(work.planned_s, work.need_s)
-    run = training_run(work.kind, name, work.gpus, planned_s=planned_s, environment={}, dice=work.name)
-    if work.kind is JobKind.PRETRAIN:
+    return _planned_run(work.kind, work.name, work.gpus, max(work.planned_s, work.need_s), plan.checkpoint_s)
+
+
+@lru_cache(maxsize=20_000)  # the log of each attempt, its progress and its checkpoints need it
+def _planned_run(kind: JobKind, name: str, gpus: int, planned_s: float, checkpoint_s: float) -> TrainingRun:
+    run = training_run(kind, job_name(kind, name), gpus, planned_s=planned_s, environment={}, dice=name)
+    if kind is JobKind.PRETRAIN:
         low, high = PRETRAINING_STEP_S
         step_s = min(high, max(low, PRETRAINING_BATCH_TOKENS / (run.tokens_per_s_per_gpu * run.ranks)))
         run = replace(run, target_step_s=step_s)
-    whole = with_whole_steps(run, plan.checkpoint_s)
+    whole = with_whole_steps(run, checkpoint_s)
     return replace(whole, last_step=max(1, round(planned_s / whole.step_s)))
 
 

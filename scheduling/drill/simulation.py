@@ -459,15 +459,27 @@ class DrillSimulation:
         return [name for number, name in enumerate(self.names) if free[number] == self.plan.gpus_per_node
                 and not self.shut[number]]  # fmt: skip
 
-    def nodes_in_service(self) -> list[str]:
-        return [name for number, name in enumerate(self.names) if not self.shut[number]]
+    def nodes_with_symptoms(self, now: float) -> list[str]:
+        """Nodes in service whose telemetry may differ from that of a healthy node."""
+        noisy = {self.number_of[name] for name in self._current_noise(now)}
+        faulty = {
+            number for number, faults in self.broken.items() for fault in faults
+            if fault.number not in self.mended and symptoms.is_visible(fault.kind, fault.at, now)
+        }  # fmt: skip
+        return [self.names[number] for number in sorted(noisy | faulty) if not self.shut[number]]
+
+    def is_in_service(self, node: str) -> bool:
+        return not self.shut[self.number_of[node]]
 
     def is_occupied(self, node: str) -> bool:
         return self.engine.resources.free[self.number_of[node]] < self.plan.gpus_per_node
 
-    def jobs_with_log(self) -> list[str]:
-        """Running jobs of the mix, which write a log."""
-        return [work.name for work in self.running.values() if not work.is_gang]
+    def jobs_without_new_lines(self) -> list[str]:
+        """Running jobs of the mix that start or hang. The others write a line every `LINE_EVERY_S`."""
+        return [
+            work.name for work in self.running.values()
+            if (work.silent_since is not None or work.current_attempt.first_step is None) and not work.is_gang
+        ]  # fmt: skip
 
     def last_line_at(self, job: str, now: float) -> float:
         work = self.works[job]

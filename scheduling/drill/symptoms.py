@@ -28,6 +28,7 @@ NOISE_PER_NODE_HOUR, NOISE_S = 0.02, 300.0
 # Xids that programs cause, a hot day, a telemetry gap, a corrected link error, a sensor that is wrong for a minute
 NODE_NOISE_KINDS = ("13", "31", "43", "hot", "gap", "link", "lying")
 CODE_VISIBLE_S = 900.0
+LASTING_SYMPTOMS = frozenset({FaultKind.NVLINK, FaultKind.SLOW, FaultKind.DEATH})
 XIDS: dict[str, int] = {**{str(kind): code for kind, code in XID_OF_FAULT.items()}, "cuda_error": 31}
 
 
@@ -131,6 +132,11 @@ def draw_node_noise(names: Sequence[str], dice: Random) -> dict[str, str]:
     """The nodes that show noise in this interval; usually almost none."""
     chance = NOISE_PER_NODE_HOUR * NOISE_S / 3600
     return {name: dice.choice(NODE_NOISE_KINDS) for name in names if dice.random() < chance}
+
+
+def is_visible(kind: str, since: float, now: float) -> bool:
+    """Whether a fault may still change the telemetry of its node."""
+    return now - since < CODE_VISIBLE_S or kind in LASTING_SYMPTOMS
 
 
 def simulated_reading(name: str, now: float, broken: Iterable[tuple[str, float]], noise: str) -> NodeTelemetryWindow:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -70,6 +70,9 @@ ON CONFLICT (cluster_id, start, attempt_id) DO UPDATE SET counter_j = h.counter_
   host_j = h.host_j + EXCLUDED.host_j, gpu_s = h.gpu_s + EXCLUDED.gpu_s
 """
 
+# Start of the hour, attempt (0: none), joules by counter, power and estimate, those of the host, and GPU-seconds
+EnergyColumns = list[list[float]]
+
 
 def count_energy_once(now: datetime, budget_s: float = TURN_BUDGET_S) -> int:
     """Count the samples of all clusters. Return the number of steps."""
@@ -103,7 +106,7 @@ def _count_step(cluster: Cluster, until: datetime) -> bool:
         if since >= until:
             return False
         clock.counted_until = min(until, since + STEP)
-        _add(cluster, _energy(cluster, since, clock.counted_until))
+        add_energy(cluster, _columns(_energy(cluster, since, clock.counted_until)))
         clock.save(update_fields=["counted_until"])
     return True
 
@@ -158,20 +161,18 @@ def _holds(nodes: Sequence[int], since: datetime, until: datetime) -> dict[int, 
     return holds
 
 
-def _add(cluster: Cluster, energy: dict[EnergyKey, EnergySums]) -> None:
-    ordered = sorted(energy.items(), key=lambda entry: (entry[0][0], entry[0][1] or 0))
-    columns = [
-        [hour for (hour, _), _ in ordered],
-        [attempt or 0 for (_, attempt), _ in ordered],
-        *_columns(sums for _, sums in ordered),
+def _columns(energy: dict[EnergyKey, EnergySums]) -> EnergyColumns:
+    rows = [
+        (hour, attempt or 0, one.counter_j, one.power_j, one.estimate_j, one.host_j, one.gpu_s)
+        for (hour, attempt), one in sorted(energy.items(), key=lambda entry: (entry[0][0], entry[0][1] or 0))
     ]
+    return [list(column) for column in zip(*rows, strict=True)] or [[]] * 7
+
+
+def add_energy(cluster: Cluster, columns: EnergyColumns) -> None:
+    """Add to the rows of these hours and attempts, in their order, so that two writers wait and do not deadlock."""
     with connection.cursor() as cursor:
         cursor.execute(ADD_SQL, [cluster.pk, *columns])
-
-
-def _columns(sums: Iterable[EnergySums]) -> list[list[float]]:
-    rows = [(one.counter_j, one.power_j, one.estimate_j, one.host_j, one.gpu_s) for one in sums]
-    return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], [], []]
 
 
 def delete_old_energy(now: datetime) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from math import exp, log, sqrt
 from random import Random
 
@@ -40,10 +40,15 @@ class FailureReason:
     after_mean_min: float
     breaks: FaultKind | None = None  # the machine fault behind it, which kernel log and telemetry also show
 
-    @property
+    @cached_property
     def time_spread(self) -> float:
         """Spread of the time to the failure around its median, in natural logarithms."""
         return sqrt(2 * log(max(self.after_mean_min / self.after_min, 1.02)))
+
+    @cached_property
+    def latest_s(self) -> float:
+        """How late a program still fails for this reason: an import fails in the first minutes, or not at all."""
+        return 60 * self.after_min * exp(LATEST_DEVIATION * self.time_spread)
 
 
 def _reason_row(
@@ -113,13 +118,8 @@ def draw_reason(
 def reason_weights(kind: JobKind, gpus: int, at_s: float = 0.0) -> dict[str, float]:
     """How likely each reason is for a job of this kind and size that fails so late, by name."""
     weights = _weights_by_size(kind in TRAINING_KINDS, gpus)
-    late = {name: weight * _may_fail_at(REASONS_BY_NAME[name], at_s) for name, weight in weights.items()}
+    late = {name: weight * (at_s <= REASONS_BY_NAME[name].latest_s) for name, weight in weights.items()}
     return late if any(late.values()) else dict(weights)
-
-
-def _may_fail_at(reason: FailureReason, at_s: float) -> bool:
-    """Whether a program still fails for this reason: an import fails in the first minutes, or not at all."""
-    return at_s <= 60 * reason.after_min * exp(LATEST_DEVIATION * reason.time_spread)
 
 
 @cache

@@ -52,7 +52,12 @@ class PowerMeters:
 
 def node_power_w(samples: Iterable[GpuSample]) -> dict[str, float]:
     """The power of each node at its supplies: its GPUs, the rest of the node, and the losses."""
-    sums: dict[str, float] = defaultdict(lambda: HOST_POWER_W)
+    sums: dict[str, float] = defaultdict(float)
     for sample in samples:
         sums[sample.node] += sample.power_w
-    return {node: round(power_w / SUPPLY_EFFICIENCY, 1) for node, power_w in sums.items()}
+    return {node: round(supply_power_w(gpus_w), 1) for node, gpus_w in sums.items()}
+
+
+def supply_power_w(gpus_w: float) -> float:
+    """The power at the supplies of a node whose GPUs use so much."""
+    return (HOST_POWER_W + gpus_w) / SUPPLY_EFFICIENCY

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import lru_cache
 from random import Random
 
 from jobs.core.lifecycle import JobKind
@@ -112,6 +113,7 @@ FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12
 MIN_DURATION_S = 2.0
 
 
+@lru_cache(maxsize=100_000)
 def job_name(kind: JobKind, key: str) -> str:
     """The name that a user gives to the job with this key."""
     return Random(f"name:{key}").choice(SEREN_PROFILES[kind].names)

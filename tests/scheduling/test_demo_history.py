@@ -21,6 +21,7 @@ from jobs.models import (
     Checkpoint,
     Cluster,
     ClusterMinute,
+    EnergyHour,
     Event,
     Job,
     LatestProgress,
@@ -37,10 +38,12 @@ from scheduling.drill.values import DrillPlan
 from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
+from scheduling.slurmsim.power_meters import supply_power_w
 from tests import make
 
 pytestmark = pytest.mark.django_db
 DAYS = 2
+COUNTED_J = 7.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +71,7 @@ def _live_rows(cluster, now):
     ClusterMinute.objects.create(cluster=cluster, at=now - timedelta(minutes=1), **usage)
     node = cluster.nodes.order_by("name").first()
     Sample.objects.create(node=node, resolution=Resolution.FIVE_MINUTES, at=now - timedelta(minutes=5), gpu_util=[7.0])
+    EnergyHour.objects.create(cluster=cluster, start=now - timedelta(hours=1), counter_j=COUNTED_J)
     times = {"first_symptom_at": now, "last_symptom_at": now}
     incident = Incident.objects.create(cluster=cluster, scope="node", category="Infrastructure", **times)
     incident.nodes.add(cluster.nodes.first())
@@ -228,11 +232,11 @@ def test_attempt_that_resumes_continues_its_steps(cluster):
     )
 
     [rows] = training_rows([attempt], HistoryPlace(cluster=cluster, nodes=[], users={}, began=make.NOON), DrillPlan())
-    points, newest = rows.progress, rows.newest
+    points = rows.points
 
     seconds_before = points[0].step * points[0].step_time_s - (points[0].at - make.NOON).total_seconds()
     assert seconds_before == pytest.approx(base * MIX_STEP_S, rel=0.05)
-    assert newest.at == make.NOON + timedelta(seconds=7210)
+    assert points[-1].at == make.NOON + timedelta(seconds=7210)
 
 
 def test_checkpoints_limit_what_a_failure_loses():
@@ -311,6 +315,44 @@ def test_telemetry_agrees_with_the_jobs_on_each_gpu(cluster):
         for gpu, busy in enumerate(sample.gpu_util):
             assert busy is None or gpu in kinds or busy == 0
             assert busy is None or gpu not in whole or kinds[gpu] not in TRAINING_KINDS or busy > 80
+
+
+def test_energy_is_that_of_the_power_in_the_telemetry(cluster):
+    """Each joule is in the row of an attempt or in that of the GPUs that no attempt held."""
+    fine = Sample.objects.filter(node__cluster=cluster, resolution=Resolution.FIVE_MINUTES)
+    watts = [value for row in fine for value in row.gpu_power_w if value is not None]
+    hours = EnergyHour.objects.filter(cluster=cluster)
+
+    assert sum(hours.values_list("power_j", flat=True)) == pytest.approx(sum(watts) * Resolution.FIVE_MINUTES)
+    assert sum(hours.values_list("gpu_s", flat=True)) == pytest.approx(len(watts) * Resolution.FIVE_MINUTES)
+    assert not hours.filter(Q(power_j__lt=0) | Q(host_j__lt=0) | Q(gpu_s__lt=0)).exists()
+    by_node = (sum(row.gpu_power_w) for row in fine if row.gpu_power_w and None not in row.gpu_power_w)
+    host_w = sum(supply_power_w(gpus_w) - gpus_w for gpus_w in by_node)
+    assert sum(hours.values_list("host_j", flat=True)) == pytest.approx(host_w * Resolution.FIVE_MINUTES)
+    assert hours.filter(attempt=None).exists()
+
+
+def test_energy_of_an_attempt_covers_the_time_of_its_gpus(cluster):
+    held = Allocation.objects.filter(node__cluster=cluster).values("attempt").annotate(
+        held=Sum(F("released_at") - F("held_at"))
+    )  # fmt: skip
+    energy = dict(
+        EnergyHour.objects.filter(cluster=cluster).exclude(attempt=None).values_list("attempt").annotate(Sum("gpu_s"))
+    )
+    seconds = {row["attempt"]: row["held"].total_seconds() for row in held}
+
+    assert set(energy) <= set(seconds)
+    assert all(covered <= seconds[attempt] + 0.01 for attempt, covered in energy.items())
+    assert sum(energy.values()) > 0.95 * sum(seconds.values())
+
+
+def test_energy_is_added_to_what_the_demo_has_counted(cluster, written):
+    """Both count the GPUs that no attempt held in the hour in which the demo started."""
+    _, now, *_ = written
+    row = EnergyHour.objects.get(cluster=cluster, start=now - timedelta(hours=1), attempt=None)
+
+    assert row.counter_j == COUNTED_J
+    assert row.power_j > 0
 
 
 def test_hourly_telemetry_is_the_rollup_of_five_minutes(cluster):

@@ -13,12 +13,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.public_id import public_id
-from jobs.models import Event, Job
+from jobs.models import Job
 from scheduling.actions.campaigns import COORDINATOR
-from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
+from scheduling.bundled.history.values import DemoUser, EventValues, HistoryPlace, HistoryRows, new_event
 from scheduling.drill.campaign_shards import AnsweredShard, answered_shards, scored_shards
 from scheduling.drill.checkpoint_campaigns import READY_S, CheckpointCampaign, benchmark_cost_s, checkpoint_gb
 from scheduling.drill.history import SiteHistory
@@ -181,11 +180,11 @@ class CampaignBuilder:
         ]
         return row
 
-    def _event(self, what: str, author: Author, row: Campaign, at: float, before: str, after: str) -> Event:
+    def _event(self, what: str, author: Author, row: Campaign, at: float, before: str, after: str) -> EventValues:
         detail = {"campaign": row.public_id, "suite": str(row.suite), "checkpoints": len(row.checkpoints)}
-        return journal.new_event(
-            what, author, cluster_id=row.cluster_id, from_state=before, to_state=after, at=self._place.at(at),
-            why="", detail=detail,
+        return new_event(
+            what, author, self._place.at(at), row.cluster_id, from_state=before, to_state=after,
+            detail=json.dumps(detail),
         )  # fmt: skip
 
     def _trial(self, rows: HistoryRows, outcome: CampaignOutcome, work: DrillJob, job: Job) -> Trial:

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from jobs.models import ClusterMinute
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.history import SiteHistory
 
@@ -42,14 +42,43 @@ PHASES: dict[JobKind, tuple[LoadPhase, ...]] = {
 }
 
 
-def phases_of(attempt: PlacedAttempt, end_s: float) -> Iterator[tuple[float, float, LoadPhase]]:
-    """Yield begin, end and phase in the order of time, up to the end of the history."""
-    began, ended = attempt.life.promised, min(attempt.ended, end_s)
-    at = began
-    for phase in PHASES[attempt.work.kind]:
-        until = at + (ended - began) * phase.share
-        yield at, until, phase
-        at = until
+# Phases as columns of numbers, counted from 1; 0 is none
+_ALL_PHASES = [phase for phases in PHASES.values() for phase in phases]
+SHARE, UTILIZATION, MEMORY, SM = (
+    np.array([0.0, *(getattr(phase, name) for phase in _ALL_PHASES)])
+    for name in ("share", "utilization", "memory", "sm")
+)
+_MOST_PHASES = max(map(len, PHASES.values()))
+_NUMBERS = {
+    kind: [*(_ALL_PHASES.index(phase) + 1 for phase in phases), *[0] * (_MOST_PHASES - len(phases))]
+    for kind, phases in PHASES.items()
+}
+
+
+class PhaseColumns:
+    """The phases of all attempts, up to the end of the history."""
+
+    def __init__(self, placed: Sequence[PlacedAttempt], end_s: float) -> None:
+        self._numbers = np.array([_NUMBERS[attempt.work.kind] for attempt in placed]).reshape(-1, _MOST_PHASES)
+        runs = np.array([(attempt.life.promised, min(attempt.ended, end_s)) for attempt in placed])
+        began, ended = runs.reshape(-1, 2).T
+        edges = [began]
+        for shares in SHARE[self._numbers].T:
+            edges.append(edges[-1] + (ended - began) * shares)
+        self._edges = np.array(edges)
+
+    def of_attempts(self, attempts: Any) -> tuple[Any, Any, Any, Any]:
+        """Columns with the phase, the place of its attempt among these, begin and end."""
+        numbers = self._numbers[attempts]
+        which, order = np.nonzero(numbers)
+        rows = attempts[which]
+        return numbers[which, order], which, self._edges[order, rows], self._edges[order + 1, rows]
+
+
+MINUTE_COLUMNS = (
+    *("cluster_id", "at", "gpus", "allocated", "closed", "utilization", "running", "waiting", "requested"),
+)
+MinuteValues = tuple[int, datetime, int, int, int, float, int, int, int]
 
 
 class LoadSeries:
@@ -60,49 +89,54 @@ class LoadSeries:
         self.end_s = history.plan.end_s
         self.length = math.floor(self.end_s / 60)
 
-    def minutes(self) -> Iterator[ClusterMinute]:
+    def minutes(self) -> Iterator[MinuteValues]:
         total = self.plan.nodes * self.plan.gpus_per_node
-        allocated, busy, running = (self._series() for _ in range(3))
-        for attempt in self.placed:
-            gpus = len(attempt.gpus)
-            self._add(allocated, attempt.life.promised, attempt.ended, gpus)
-            self._add(running, attempt.life.promised, attempt.ended, 1)
-            for begin, end, phase in phases_of(attempt, self.end_s):
-                self._add(busy, begin, end, gpus * phase.utilization)
-        waiting, requested, closed = self._waits()
-        columns = [
-            np.cumsum(series)[: self.length] for series in (allocated, busy, running, waiting, requested, closed)
-        ]
-        for minute, values in enumerate(zip(*columns, strict=True)):
-            held, used, jobs, queued, wanted, shut = map(float, values)
-            yield ClusterMinute(
-                cluster=self.place.cluster, at=self.place.at(minute * 60), gpus=total, allocated=round(held),
-                closed=min(round(shut), total - round(held)), utilization=round(used / total, 2), running=round(jobs),
-                waiting=round(queued), requested=round(wanted),
+        counts = (*self._runs(), *self._waits(), self._closed_gpus())
+        for minute, values in enumerate(zip(*(series.tolist() for series in counts), strict=True)):
+            held, used, jobs, queued, wanted, shut = values
+            yield (
+                self.place.cluster.pk, self.place.at(minute * 60), total, round(held),
+                min(round(shut), total - round(held)), round(used / total, 2), round(jobs), round(queued),
+                round(wanted),
             )  # fmt: skip
 
-    def _waits(self) -> tuple[Any, Any, Any]:
-        waiting, requested, closed = (self._series() for _ in range(3))
+    def _runs(self) -> Iterator[Any]:
+        """Yield GPUs allocated, their utilization in percent, and running attempts, by minute."""
+        gpus = np.array([len(attempt.gpus) for attempt in self.placed], dtype=float)
+        began, ended = np.array([(attempt.life.promised, attempt.ended) for attempt in self.placed]).reshape(-1, 2).T
+        yield self._count(began, ended, gpus)
+        phases, which, begins, ends = PhaseColumns(self.placed, self.end_s).of_attempts(np.arange(len(gpus)))
+        yield self._count(begins, ends, gpus[which] * UTILIZATION[phases])
+        yield self._count(began, ended, np.ones(len(gpus)))
+
+    def _waits(self) -> Iterator[Any]:
+        """Yield waiting jobs and the GPUs that they request, by minute."""
+        rows = []
         for work in self.history.jobs:
             since = work.submitted
             for life in work.lives:
-                self._add(waiting, since, life.promised, 1)
-                self._add(requested, since, life.promised, work.gpus)
+                rows.append((since, life.promised, float(work.gpus)))
                 since = life.ended if life.ended is not None else self.end_s
+        begins, ends, gpus = np.array(rows).reshape(-1, 3).T
+        yield self._count(begins, ends, np.ones(len(rows)))
+        yield self._count(begins, ends, gpus)
+
+    def _closed_gpus(self) -> Any:
+        """GPUs of closed nodes by minute."""
         shut: Counter[int] = Counter()
+        changes = []
         for closure in self.history.closures:
             before = shut[closure.node] > 0
             shut[closure.node] += 1 if closure.closes else -1
             if before != (shut[closure.node] > 0):
-                self._add(closed, closure.at, math.inf, self.plan.gpus_per_node * (-1 if before else 1))
-        return waiting, requested, closed
+                changes.append((closure.at, math.inf, self.plan.gpus_per_node * (-1 if before else 1)))
+        begins, ends, gpus = np.array(changes, dtype=float).reshape(-1, 3).T
+        return self._count(begins, ends, gpus)
 
-    def _series(self) -> Any:
-        return np.zeros(self.length + 1)
-
-    def _add(self, series: Any, begin: float, end: float, amount: float) -> None:
-        """Count an interval in the minutes at whose beginning it lasts."""
-        first, last = math.ceil(begin / 60), math.ceil(min(end, self.end_s) / 60)
-        if first < last:
-            series[min(first, self.length)] += amount
-            series[min(last, self.length)] -= amount
+    def _count(self, begins: Any, ends: Any, amounts: Any) -> Any:
+        """Add the amounts of intervals in the minutes at whose beginning they last."""
+        first, last = (np.ceil(np.minimum(at, self.end_s) / 60).astype(np.int64) for at in (begins, ends))
+        changes = np.zeros(self.length + 1)
+        for minutes, sign in ((first, 1), (last, -1)):
+            changes += sign * np.bincount(np.minimum(minutes, self.length), amounts, self.length + 1)
+        return changes.cumsum()[: self.length]

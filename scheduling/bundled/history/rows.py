@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -23,18 +25,17 @@ from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, OpenIncident
 from failures.models import Decision, DecisionState, Diagnosis, Incident, IncidentState
 from failures.recovery.values import FailureHistory
-from jobs.actions import journal
 from jobs.actions.journal import SYNC, Author
 from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
-from jobs.models import Allocation, Attempt, Job
+from jobs.models import Attempt, Job, Node, bulk_copy
 from scheduling.actions.campaigns import COORDINATOR
 from scheduling.bundled import kalos
 from scheduling.bundled.history.campaigns import CampaignBuilder
 from scheduling.bundled.history.keys import HistoryKeys
-from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt
+from scheduling.bundled.history.values import HistoryPlace, HistoryRows, PlacedAttempt, new_event
 from scheduling.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.drill.history import CANCELLED, SiteHistory
 from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
@@ -65,6 +66,8 @@ class HistoryBuilder:
         self.shift = place.began - DRILL_EPOCH
         self.placed: list[PlacedAttempt] = []
         self.failure_logs: dict[str, str] = {}  # by the key of the attempt
+        self._job_template, self._attempt_template = Job(cluster=place.cluster), Attempt()
+        self._nodelist = cache(lambda nodes: compress(place.nodes[node].name for node in nodes))
         self._jobs: dict[str, Job] = {}  # by their names in the simulation
         self._failed: dict[str, list[PlacedAttempt]] = defaultdict(list)
 
@@ -89,8 +92,8 @@ class HistoryBuilder:
         last = work.lives[-1]
         end = self._end_of(work, last)
         submitted_at = self.place.at(work.submitted)
-        row = Job(
-            pk=number, public_id=public_id(submitted_at, number), cluster=self.place.cluster, team_id=user.team_id,
+        row = bulk_copy.row_like(
+            self._job_template, id=number, public_id=public_id(submitted_at, number), team_id=user.team_id,
             user_id=user.id, name=name, kind=work.kind.value, command=profile.command.format(name=name),
             workdir=f"/home/{user.name}/{name}", nodes=nodes, gpus_per_node=per_node, cpus_per_node=16 * per_node,
             memory_per_node_mb=per_node * 128 * 1024, time_limit=_time_limit(work, dice),
@@ -140,19 +143,18 @@ class HistoryBuilder:
             for work in self.works
             for number, life in enumerate(work.lives, start=1)
         ]
-        free = [list(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
-        held: list[PlacedAttempt] = []
+        free = [set(range(self.history.plan.gpus_per_node)) for _ in self.place.nodes]
+        held: list[tuple[float, int, Sequence[tuple[int, int]]]] = []  # ends and GPUs, the first end first
         for _, number, work, life in sorted(starts, key=lambda row: row[0]):
             # The engine counts GPUs per node; the indices are chosen here, lowest first
-            for over in [one for one in held if one.ended <= life.promised]:
-                held.remove(over)
-                for node, gpu in over.gpus:
-                    free[node].append(gpu)
+            while held and held[0][0] <= life.promised:
+                for node, gpu in heappop(held)[-1]:
+                    free[node].add(gpu)
             gpus = [(node, gpu) for node, wanted in life.places if work.gpus for gpu in sorted(free[node])[:wanted]]
             for node, gpu in gpus:
                 free[node].remove(gpu)
             placed = self._add_attempt(keys[work.name, number], number, work, life, gpus)
-            held.append(placed)
+            heappush(held, (placed.ended, len(self.placed), gpus))
             self.placed.append(placed)
 
     def _add_attempt(
@@ -160,22 +162,19 @@ class HistoryBuilder:
     ) -> PlacedAttempt:
         job = self._jobs[work.name]
         end, promised_at = self._end_of(work, life), self.place.at(life.promised)
-        nodelist = compress(self.place.nodes[node].name for node in life.nodes)
         accepted_at, confirmed_at, seen_at = (
             min(end.at, self.place.at(life.promised + delay)) for delay in (ACCEPT_S, START_S, SEEN_S)
         )
-        row = Attempt(
-            pk=key, job=job, number=number, key=f"{job.public_id}.{number}", state=end.state,
+        row = bulk_copy.row_like(
+            self._attempt_template, id=key, number=number, key=f"{job.public_id}.{number}", state=end.state,
             backend_id=self._backend_id(job, number, life),
-            nodelist=nodelist, promised_at=promised_at, accepted_at=accepted_at, confirmed_at=confirmed_at,
-            seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code, reason=end.reason,
-            log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
+            nodelist=self._nodelist(life.nodes), promised_at=promised_at, accepted_at=accepted_at,
+            confirmed_at=confirmed_at, seen_running_at=seen_at, ended_at=end.at, exit_code=end.exit_code,
+            reason=end.reason, log_path=self.place.cluster.new_log_path(f"{job.public_id}-{number}"),
         )  # fmt: skip
+        row.job = job
         self.rows.attempts.append(row)
-        self.rows.allocations += [
-            Allocation(attempt=row, node=self.place.nodes[node], gpu=gpu, held_at=promised_at, released_at=end.at)
-            for node, gpu in gpus
-        ]
+        self.rows.allocations += [(key, self.place.nodes[node].pk, gpu, promised_at, end.at) for node, gpu in gpus]
         ended_s = self.end_s if life.ended is None else life.ended
         started_s = (confirmed_at - self.place.began).total_seconds()
         self._event("job.started", started_s, SYNC, job, attempt=row, to_state=State.RUNNING)
@@ -183,7 +182,7 @@ class HistoryBuilder:
         self._event(
             "job.state_changed", ended_s, SYNC, job, attempt=row, from_state=State.RUNNING,
             to_state=end.state if is_last else State.PENDING, why=end.reason or end.sentence,
-            detail={"ended": end.state, "exit_code": end.exit_code, "signal": None},
+            detail=json.dumps({"ended": end.state, "exit_code": end.exit_code, "signal": None}),
         )  # fmt: skip
         placed = PlacedAttempt(work=work, life=life, ended=ended_s, gpus=gpus, row=row, job=job)
         if end.state in (State.FAILED, State.NODE_FAIL):
@@ -196,8 +195,11 @@ class HistoryBuilder:
             return str(uuid5(NAMESPACE_URL, f"{job.public_id}.{number}"))
         return str(life.number)
 
-    def _event(self, type: str, at: float, author: Author, job: Job, **values: Any) -> None:
-        self.rows.events.append(journal.job_event(type, author, job, at=self.place.at(at), **values))
+    def _event(
+        self, type: str, at: float, author: Author, job: Job, *, attempt: Attempt | None = None, **values: Any
+    ) -> None:
+        ids = {"job_id": job.pk, "attempt_id": attempt.pk if attempt else None}
+        self.rows.events.append(new_event(type, author, self.place.at(at), job.cluster_id, **ids, **values))
 
     # --- failures
 
@@ -238,7 +240,9 @@ class HistoryBuilder:
         self._event(
             "diagnosis.created", placed.ended + DIAGNOSIS_S, DIAGNOSIS, placed.job, attempt=placed.row,
             to_state=row.root_cause, why=row.action,
-            detail={"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version},
+            detail=json.dumps(
+                {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
+            ),
         )  # fmt: skip
         return row
 
@@ -315,26 +319,20 @@ class HistoryBuilder:
 
     def _add_node_events(self) -> None:
         for node in self.place.nodes:
-            first = journal.node_event(
-                "node.state_changed", SYNC, node, at=self.place.began, from_state="UNKNOWN", to_state="IDLE"
-            )
-            self.rows.events.append(first)
+            self._node_event("node.state_changed", SYNC, node, 0.0, from_state="UNKNOWN", to_state="IDLE")
         for closure in self.history.closures:
-            node, at = self.place.nodes[closure.node], self.place.at(closure.at)
+            node, closes = self.place.nodes[closure.node], closure.closes
             if closure.why == "down":
-                states = ("IDLE", "DOWN") if closure.closes else ("DOWN", "IDLE")
-                event = journal.node_event(
-                    "node.state_changed", SYNC, node, at=at, from_state=states[0], to_state=states[1],
-                    why="Not responding" if closure.closes else "",
-                )  # fmt: skip
-            elif closure.why in ("cordon", "repair"):
-                why = "Recovery: the node failed a job, a test or its telemetry." if closure.closes else "Repaired."
-                event = journal.node_event(
-                    "node.drained" if closure.closes else "node.resumed", RECOVERY, node, at=at, why=why
+                before, after, why = ("IDLE", "DOWN", "Not responding") if closes else ("DOWN", "IDLE", "")
+                self._node_event(
+                    "node.state_changed", SYNC, node, closure.at, from_state=before, to_state=after, why=why
                 )
-            else:
-                continue
-            self.rows.events.append(event)
+            elif closure.why in ("cordon", "repair"):
+                why = "Recovery: the node failed a job, a test or its telemetry." if closes else "Repaired."
+                self._node_event("node.drained" if closes else "node.resumed", RECOVERY, node, closure.at, why=why)
+
+    def _node_event(self, type: str, author: Author, node: Node, at: float, **values: str) -> None:
+        self.rows.events.append(new_event(type, author, self.place.at(at), node.cluster_id, node_id=node.pk, **values))
 
 
 def _symptom(failure: HandledFailure, placed: PlacedAttempt) -> FailureSymptom:

@@ -1,48 +1,51 @@
-"""The telemetry of a simulated history: 5-minute means of each GPU and their hourly rollups, as COPY text.
+"""The telemetry of a simulated history: 5-minute means of each GPU and their hourly rollups.
 
-A month of 32 nodes has 300,000 rows. As text of one node at a time they take seconds and little memory; as instances
-of the model they would take minutes. Raw samples are not written, because they are kept for two days only.
+Raw samples are not written, because they are kept for two days only.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from django.db import connection, connections
 
-from jobs.models import Resolution, Sample
-from scheduling.bundled.history.load import phases_of
+from jobs.models import Node, Resolution
+from scheduling.bundled.history.holds import GpuHolds, holds_by_node
+from scheduling.bundled.history.load import MEMORY, SM, UTILIZATION, PhaseColumns
+from scheduling.bundled.history.sample_copy import sample_rows
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.history import SiteHistory
 from scheduling.drill.symptoms import XIDS
 from scheduling.drill.values import DrillFault
 from scheduling.slurmsim.faults import FaultKind
 
-COLUMNS = ("node_id", "resolution", "at", "gpu_util", "gpu_memory_mib", "gpu_temperature_c", "gpu_power_w", "xid")
 GPU_MEMORY_MIB, FULL_POWER_W = 81_920.0, 400.0
 IDLE_MEMORY, IDLE_POWER, SM_POWER = 0.005, 0.16, 0.76  # shares of the above
 IDLE_TEMPERATURE_C, BUSY_TEMPERATURE_C = 30.0, 65.0
 FINE_S, COARSE_S = int(Resolution.FIVE_MINUTES), int(Resolution.HOUR)
 XID_VISIBLE_S = 24 * 3600.0  # at most, if nobody repairs the node: then somebody boots it
-UTILIZATION, MEMORY, SM, PEAK = range(4)
+POWER = 3  # its place among the values of a node
 
 
-def copy_samples(blocks: Iterable[str]) -> None:
-    """Insert rows of samples from COPY text."""
-    table, columns = connection.ops.quote_name(Sample._meta.db_table), ", ".join(COLUMNS)
-    raw = connections[connection.alias]
-    statement = f"COPY {table} ({columns}) FROM STDIN"
-    with raw.wrap_database_errors, raw.cursor() as cursor, cursor.copy(statement) as copy:
-        for block in blocks:
-            copy.write(block)
+@dataclass(frozen=True, kw_only=True)
+class NodeTelemetry:
+    """Utilization, memory, temperature, power and Xid by interval and GPU; NaN where a GPU had no reading."""
+
+    node: Node
+    holds: GpuHolds
+    fine: Sequence[Any]
+    down: Any  # intervals without samples
+
+    @property
+    def power_w(self) -> Any:
+        return np.where(self.down[:, np.newaxis], np.nan, self.fine[POWER])
 
 
 class TelemetrySeries:
-    """The telemetry of all nodes. `blocks` yields the rows of one node and one resolution at a time."""
+    """The telemetry of all nodes, one after the other."""
 
     def __init__(
         self, history: SiteHistory, place: HistoryPlace, placed: Sequence[PlacedAttempt], until_s: float = math.inf
@@ -50,53 +53,51 @@ class TelemetrySeries:
         """`until_s`: since when the demo has recorded telemetry itself."""
         self._history, self._plan, self._place = history, history.plan, place
         self._length = int(min(history.plan.end_s, until_s) // FINE_S)
-        self._by_node: dict[int, list[tuple[PlacedAttempt, list[int]]]] = defaultdict(list)
-        for attempt in placed:
-            gpus: dict[int, list[int]] = defaultdict(list)
-            for node, gpu in attempt.gpus:
-                gpus[node].append(gpu)
-            for node, indices in gpus.items():
-                self._by_node[node].append((attempt, indices))
+        self._phases = PhaseColumns(placed, history.plan.end_s)
+        self._holds = holds_by_node(placed, len(place.nodes))
 
-    def blocks(self) -> Iterator[str]:
+    def nodes(self) -> Iterator[NodeTelemetry]:
         for number, node in enumerate(self._place.nodes):
-            fine, down = self._fine_values(number), self._down_intervals(number)
-            yield self._block(node.pk, FINE_S, fine, down)
-            yield self._block(node.pk, COARSE_S, _hourly(fine), _by_hour(down).all(axis=1))
+            yield NodeTelemetry(
+                node=node, holds=self._holds[number], fine=self._fine_values(number), down=self._down_intervals(number)
+            )
+
+    def copy_blocks(self, telemetry: NodeTelemetry) -> Iterator[bytes]:
+        """Yield the rows of a node for COPY."""
+        hourly_down = _by_hour(telemetry.down).all(axis=1)
+        for seconds, values, down in (
+            (FINE_S, telemetry.fine, telemetry.down), (COARSE_S, _hourly(telemetry.fine), hourly_down),
+        ):  # fmt: skip
+            yield sample_rows(telemetry.node.pk, seconds, self._place.began, np.flatnonzero(~down), values)
 
     def _fine_values(self, number: int) -> list[Any]:
-        """Utilization, memory, temperature, power and Xid by interval and GPU; NaN where a GPU had no reading."""
-        load = self._loads(number)
+        utilization, memory, sm, peak = self._loads(self._holds[number])
         noise = np.random.default_rng([self._plan.seed, number])
-        busy = load[UTILIZATION] > 0
-        shape = busy.shape
-        utilization = np.clip(load[UTILIZATION] + busy * noise.normal(0, 1.2, shape), 0, 100).round()
-        memory = ((IDLE_MEMORY + load[MEMORY]) * GPU_MEMORY_MIB).round()
-        rise = (BUSY_TEMPERATURE_C - IDLE_TEMPERATURE_C) * load[PEAK] / 100
+        busy, shape = utilization > 0, utilization.shape
+        utilization = np.clip(utilization + busy * noise.normal(0, 1.2, shape), 0, 100).round()
+        memory = ((IDLE_MEMORY + memory) * GPU_MEMORY_MIB).round()
+        rise = (BUSY_TEMPERATURE_C - IDLE_TEMPERATURE_C) * peak / 100
         temperature = (IDLE_TEMPERATURE_C + noise.uniform(-2, 2) + rise + noise.normal(0, 1.0, shape)).round()
-        power = (FULL_POWER_W * (IDLE_POWER + SM_POWER * load[SM]) + noise.normal(0, 4.0, shape)).round()
-        xid = np.zeros(shape)
-        values = [utilization, memory, temperature, power, xid]
+        power = (FULL_POWER_W * (IDLE_POWER + SM_POWER * sm) + noise.normal(0, 4.0, shape)).round()
+        values = [utilization, memory, temperature, power, np.zeros(shape)]
         for fault in self._history.faults:
             if fault.node == number:
                 self._show_fault(fault, values)
         return values
 
-    def _loads(self, number: int) -> Any:
-        load = np.zeros((4, self._length, self._plan.gpus_per_node), dtype=np.float32)
-        for attempt, gpus in self._by_node[number]:
-            for begin, end, phase in phases_of(attempt, self._plan.end_s):
-                first, last = int(begin // FINE_S), min(int(end // FINE_S), self._length - 1)
-                for at, until in ((first, first + 1), (first + 1, last), (max(last, first + 1), last + 1)):
-                    # The first and the last interval are used in part
-                    if at < until <= self._length:
-                        part = min(1.0, (min(end, until * FINE_S) - max(begin, at * FINE_S)) / FINE_S)
-                        where = (slice(at, until), gpus)
-                        load[UTILIZATION][where] += phase.utilization * part
-                        load[MEMORY][where] += phase.memory * part
-                        load[SM][where] += phase.sm * part
-                        load[PEAK][where] = np.maximum(load[PEAK][where], phase.utilization)
-        return load
+    def _loads(self, holds: GpuHolds) -> list[Any]:
+        """Mean utilization, memory and SM activity by interval and GPU, and the highest utilization."""
+        shape = self._length, self._plan.gpus_per_node
+        phases, hold, begins, ends = self._phases.of_attempts(holds.attempts)
+        gpus, first = holds.gpus[hold], (begins // FINE_S).astype(np.int64)
+        last = np.minimum(ends // FINE_S, self._length - 1).astype(np.int64)
+        between = first + 1 < last
+        full = _full_intervals(shape, phases[between], gpus[between], first[between] + 1, last[between])
+        # An attempt uses a part of its first interval, and of its last one
+        in_first, in_last = np.flatnonzero(first < self._length), np.flatnonzero(last > first)
+        rows, at = np.concatenate([in_first, in_last]), np.concatenate([first[in_first], last[in_last]])
+        used_s = np.minimum(ends[rows], (at + 1) * FINE_S) - np.maximum(begins[rows], at * FINE_S)
+        return _mean_loads(full, at * shape[1] + gpus[rows], phases[rows], np.minimum(1.0, used_s / FINE_S))
 
     def _show_fault(self, fault: DrillFault, values: list[Any]) -> None:
         """Show the Xid of a fault until the node is booted. A GPU that fell off the bus has no readings."""
@@ -125,14 +126,24 @@ class TelemetrySeries:
                 since = None
         return down
 
-    def _block(self, node: int, seconds: int, values: Sequence[Any], down: Any) -> str:
-        columns = [_array_texts(column) for column in values]
-        lines = [
-            f"{node}\t{seconds}\t{self._place.at(number * seconds).isoformat()}\t" + "\t".join(texts)
-            for number, (is_down, texts) in enumerate(zip(down.tolist(), zip(*columns, strict=True), strict=True))
-            if not is_down
-        ]
-        return "\n".join(lines) + "\n" if lines else ""
+
+def _full_intervals(shape: tuple[int, int], phases: Any, gpus: Any, begins: Any, ends: Any) -> Any:
+    """The phase that has an interval of a GPU for itself, or 0. These phases exclude each other."""
+    changes = np.zeros((shape[0] + 1, shape[1]), dtype=np.int64)
+    np.add.at(changes, (begins, gpus), phases)
+    np.subtract.at(changes, (ends, gpus), phases)
+    return changes.cumsum(axis=0)[:-1]
+
+
+def _mean_loads(full: Any, cells: Any, phases: Any, shares: Any) -> list[Any]:
+    """The loads of full intervals, and of phases that have a share of a cell: an interval of a GPU."""
+    means = [
+        values[full] + np.bincount(cells, values[phases] * shares, minlength=full.size).reshape(full.shape)
+        for values in (UTILIZATION, MEMORY, SM)
+    ]
+    highest = UTILIZATION[full]
+    np.maximum.at(highest.reshape(-1), cells, UTILIZATION[phases])
+    return [values.astype(np.float32) for values in (*means, highest)]
 
 
 def _hourly(fine: Sequence[Any]) -> list[Any]:
@@ -158,10 +169,3 @@ def _mean(values: Any) -> Any:
 def _highest(values: Any) -> Any:
     highest = np.where(np.isnan(values), -1, values).max(axis=1)
     return np.where(highest < 0, np.nan, highest)
-
-
-def _array_texts(column: Any) -> list[str]:
-    """PostgreSQL's text of each row as an array."""
-    if not np.isnan(column).any() and (column == column.round()).all():
-        column = column.astype(np.int32)  # shorter
-    return ["{" + str(row)[1:-1].replace("nan", "NULL") + "}" for row in column.tolist()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.core.attempt_end import TRAINING_KINDS
-from jobs.models import Checkpoint, LatestProgress, Progress
+from jobs.models import Checkpoint
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.drill.job_logs import run_of_job, step_of_program
 from scheduling.drill.values import DrillPlan
@@ -24,13 +24,36 @@ UPLOAD_TIME, SAVE_STALL_S = timedelta(seconds=40), 2.0  # of an asynchronous sav
 LOSS_CAUSES = frozenset({"loss_nan", "loss"})
 
 
+class StepPoint(NamedTuple):
+    """Values of `StepMetrics` at one time."""
+
+    at: datetime
+    step: int
+    tokens: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    step_time_s: float
+    mfu: float
+
+
+PROGRESS_COLUMNS = ("attempt_id", *StepPoint._fields)
+NEWEST_COLUMNS = (*PROGRESS_COLUMNS, "updated_at", "steps_total")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
     """What one attempt reported."""
 
-    progress: list[Progress]
-    newest: LatestProgress
+    attempt_id: int
+    points: list[StepPoint]
+    steps_total: int
     checkpoints: list[Checkpoint]
+
+    @property
+    def newest(self) -> tuple[Any, ...]:
+        """The row of `LatestProgress`."""
+        return self.attempt_id, *self.points[-1], self.points[-1].at, self.steps_total
 
 
 def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace, plan: DrillPlan) -> Iterator[TrainingRows]:
@@ -42,11 +65,10 @@ def training_rows(placed: Sequence[PlacedAttempt], place: HistoryPlace, plan: Dr
         run = run_of_job(work, plan)
         assert run is not None  # of a training kind
         points = list(_points(attempt, run, life.first_step, place))
-        last = points[-1]
-        steps_total = max(run.last_step, last["step"])
         yield TrainingRows(
-            progress=[Progress(attempt=attempt.row, **point) for point in points],
-            newest=LatestProgress(attempt=attempt.row, updated_at=last["at"], steps_total=steps_total, **last),
+            attempt_id=attempt.row.pk,
+            points=points,
+            steps_total=max(run.last_step, points[-1].step),
             checkpoints=list(_checkpoints(attempt, run, place)),
         )
 
@@ -63,8 +85,7 @@ def _checkpoints(attempt: PlacedAttempt, run: TrainingRun, place: HistoryPlace) 
             )  # fmt: skip
 
 
-def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: HistoryPlace) -> Iterator[dict[str, Any]]:
-    """Yield the values of `StepMetrics` at each point."""
+def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: HistoryPlace) -> Iterator[StepPoint]:
     dice, ran_s = Random(f"progress:{attempt.row.key}"), attempt.ended - began
     count = max(MIN_POINTS, min(MAX_POINTS, round(ran_s / POINT_INTERVAL_S)))
     first_step = step_of_program(run, attempt.life.base)
@@ -74,13 +95,13 @@ def _points(attempt: PlacedAttempt, run: TrainingRun, began: float, place: Histo
         diverges = number == count and attempt.life.cause in LOSS_CAUSES
         loss = run.expected_loss(step) * (1 + NOISE * dice.uniform(-1, 1)) * (FAILED_LOSS_FACTOR if diverges else 1)
         slow = 1 + 0.02 * dice.uniform(-1, 1)
-        yield {
-            "at": place.at(began + at_s),
-            "step": step,
-            "tokens": step * run.batch_tokens,
-            "loss": round(loss, 4),
-            "grad_norm": round(0.35 + 0.1 * dice.random(), 3),
-            "learning_rate": run.learning_rate(step),
-            "step_time_s": round(run.step_s * slow, 3),
-            "mfu": round(run.mfu / slow, 4),
-        }
+        yield StepPoint(
+            at=place.at(began + at_s),
+            step=step,
+            tokens=step * run.batch_tokens,
+            loss=round(loss, 4),
+            grad_norm=round(0.35 + 0.1 * dice.random(), 3),
+            learning_rate=run.learning_rate(step),
+            step_time_s=round(run.step_s * slow, 3),
+            mfu=round(run.mfu / slow, 4),
+        )

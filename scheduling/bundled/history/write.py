@@ -7,7 +7,7 @@ that jobs which users submit meanwhile come after the history in every list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import islice
@@ -19,17 +19,33 @@ from django.db import connection, models, transaction
 
 from failures.models import Decision, Diagnosis, Incident
 from jobs.core.lifecycle import JobKind
-from jobs.models import Attempt, Cluster, ClusterMinute, Event, Job, Node, Sample, Team, bulk_copy
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterMinute,
+    Event,
+    Job,
+    LatestProgress,
+    Node,
+    Progress,
+    Sample,
+    Team,
+    bulk_copy,
+)
 from scheduling.bundled import demo
+from scheduling.bundled.history import sample_copy
+from scheduling.bundled.history.energy import HistoryEnergy
 from scheduling.bundled.history.keys import keys_by_time, number_by_time, refresh_references
-from scheduling.bundled.history.load import LoadSeries
+from scheduling.bundled.history.load import MINUTE_COLUMNS, LoadSeries
 from scheduling.bundled.history.logs import StoreLogs, store_history_logs
 from scheduling.bundled.history.rows import HistoryBuilder
-from scheduling.bundled.history.telemetry import TelemetrySeries, copy_samples
-from scheduling.bundled.history.training import training_rows
-from scheduling.bundled.history.values import DemoUser, HistoryPlace, HistoryRows
+from scheduling.bundled.history.telemetry import FINE_S, TelemetrySeries
+from scheduling.bundled.history.training import NEWEST_COLUMNS, PROGRESS_COLUMNS, training_rows
+from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, EventValues, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
+from scheduling.loops.energy import EnergyColumns, add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key
@@ -37,9 +53,10 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
     Job: 99_999, Attempt: 99_999, Event: 999_999, Diagnosis: 9_999, Incident: 9_999, Decision: 9_999,
     Campaign: 9_999, Evaluation: 99_999, Trial: 99_999, Shard: 99_999,
 }  # fmt: skip
+PLAIN_TABLES = {"allocations": Allocation, "events": Event}  # whose rows are no instances of their models
 LOCK_KEY = 0x0E12
 TRAININGS_PER_INSERT = 200
-SIMULATION_SHARE, ROWS_SHARE = 0.6, 0.8  # of the whole time, when the simulation and when the rows are done
+SIMULATION_SHARE, ROWS_SHARE = 0.5, 0.85  # of the whole time, when the simulation and when the rows are done
 
 
 def reserve_keys() -> None:
@@ -71,19 +88,22 @@ def write_history(
     histories = list(_simulated(list(stores), began, (now - began) / timedelta(days=1), report))
     rows, suites = HistoryRows(), demo.benchmark_suites(began)
     builders = [HistoryBuilder(history, place, suites, rows) for place, history in histories]
-    for builder, keys in zip(builders, keys_by_time([builder.works for builder in builders]), strict=True):
-        builder.add_rows(keys)
+    keys = keys_by_time([builder.works for builder in builders])
+    for number, builder in enumerate(builders):
+        builder.add_rows(keys[number])
         store_history_logs(builder, stores[builder.place.cluster])
+        report(SIMULATION_SHARE + (ROWS_SHARE - SIMULATION_SHARE) * (number + 1) / len(builders))
     _number_rows(rows)
-    report(ROWS_SHARE)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
             return 0
         _insert(rows)
-        for builder in builders:
-            _insert_series(builder)
+        energy = [_insert_series(builder) for builder in builders]
+        connection.check_constraints()  # before the next rows are locked, because it takes many seconds
+        for builder, columns in zip(builders, energy, strict=True):
+            add_energy(builder.place.cluster, columns)
         Cluster.objects.filter(pk__in=[cluster.pk for cluster in stores]).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
@@ -114,9 +134,10 @@ def _number_rows(rows: HistoryRows) -> None:
     """Number the rows of all clusters in the order of time, as if they had been written then."""
     rows.jobs.sort(key=attrgetter("pk"))
     rows.attempts.sort(key=attrgetter("pk"))
+    rows.events.sort(key=attrgetter("at"))
     for table, column in (
         (rows.diagnoses, "judged_at"), (rows.decisions, "at"), (rows.incidents, "opened_at"),
-        (rows.campaigns, "created_at"), (rows.events, "at"),
+        (rows.campaigns, "created_at"),
     ):  # fmt: skip
         number_by_time(table, column)
     refresh_references(rows.diagnoses, ["incident"])
@@ -137,31 +158,46 @@ def _users_by_kind() -> dict[JobKind, list[DemoUser]]:
     }
 
 
-def _without_recorded(minutes: Iterable[ClusterMinute], cluster: Cluster) -> list[ClusterMinute]:
-    """Leave out what the demo has recorded since it started, which may be some minutes before the history ends."""
-    recorded = set(ClusterMinute.objects.filter(cluster=cluster).values_list("at", flat=True))
-    return [minute for minute in minutes if minute.at not in recorded]
-
-
 def _insert(rows: HistoryRows) -> None:
     for table in fields(rows):
         new = getattr(rows, table.name)
-        last = RESERVED_KEYS.get(type(new[0])) if new else None
+        model = PLAIN_TABLES.get(table.name) or (type(new[0]) if new else None)
+        last = RESERVED_KEYS.get(model) if model else None
         if last is not None and len(new) > last:
             raise ValueError(f"the history has {len(new)} {table.name}, and {last} keys are reserved for them")
-        bulk_copy.insert(new)
+        if table.name not in PLAIN_TABLES:
+            bulk_copy.insert(new)
+    bulk_copy.insert_values(Allocation, ALLOCATION_COLUMNS, rows.allocations)
+    bulk_copy.insert_values(Event, ("id", *EventValues._fields), ((n, *row) for n, row in enumerate(rows.events, 1)))
 
 
-def _insert_series(builder: HistoryBuilder) -> None:
-    """Insert the rows that no other row names, and which are most of all rows, a part at a time."""
+def _insert_series(builder: HistoryBuilder) -> EnergyColumns:
+    """Insert the rows that no other row names, and which are most of all rows, a part at a time. Return the energy."""
     history, place, placed = builder.history, builder.place, builder.placed
-    bulk_copy.insert(_without_recorded(LoadSeries(history, place, placed).minutes(), place.cluster))
+    # The demo may have recorded some minutes itself since it started, before the history ends
+    recorded = set(ClusterMinute.objects.filter(cluster=place.cluster).values_list("at", flat=True))
+    minutes = (row for row in LoadSeries(history, place, placed).minutes() if row[1] not in recorded)
+    bulk_copy.insert_values(ClusterMinute, MINUTE_COLUMNS, minutes)
     trainings = training_rows(placed, place, history.plan)
     while batch := list(islice(trainings, TRAININGS_PER_INSERT)):
-        bulk_copy.insert([point for rows in batch for point in rows.progress])
-        bulk_copy.insert([rows.newest for rows in batch])
+        points = ((rows.attempt_id, *point) for rows in batch for point in rows.points)
+        bulk_copy.insert_values(Progress, PROGRESS_COLUMNS, points)
+        bulk_copy.insert_values(LatestProgress, NEWEST_COLUMNS, (rows.newest for rows in batch))
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
-    copy_samples(TelemetrySeries(history, place, placed, _first_sample_s(place)).blocks())
+    energy = HistoryEnergy(int(place.began.timestamp()), [attempt.row.pk for attempt in placed])
+    _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), energy)
+    return energy.columns()
+
+
+def _insert_telemetry(series: TelemetrySeries, energy: HistoryEnergy) -> None:
+    """Insert the samples, and add their power to the energy."""
+    with bulk_copy.copy_into(Sample._meta.db_table, sample_copy.COLUMNS, "(FORMAT binary)") as copy:
+        copy.write(sample_copy.HEADER)
+        for node in series.nodes():
+            energy.add_node(node.holds, node.power_w, FINE_S)
+            for block in series.copy_blocks(node):
+                copy.write(block)
+        copy.write(sample_copy.TRAILER)
 
 
 def _first_sample_s(place: HistoryPlace) -> float:

@@ -59,12 +59,12 @@ class PlannedLog:
     max_lines: int = MAX_LINES
     checkpoint_steps: int = 0  # from checkpoint to checkpoint; 0: one checkpoint every CHECKPOINT_EVERY lines
 
-    @property
+    @cached_property
     def ends_s(self) -> float:
         """When the regular output ends; only failure output follows, and none from a hanging job."""
         return min(self.play.duration_s, self.play.silent_s)
 
-    @property
+    @cached_property
     def ranks(self) -> int:
         return max(len(self.nodes) * self.gpus_per_node, 1)
 
@@ -87,6 +87,22 @@ class PlannedLog:
     @cached_property
     def startup_lines(self) -> list[str]:
         return _startup_lines(self)
+
+    @cached_property
+    def startup_interval_s(self) -> float:
+        """The time between start-up lines; a very short job writes them faster, so that it still identifies itself."""
+        return min(MAX_STARTUP_INTERVAL_S, self.play.planned_s / (2 * len(self.startup_lines)))
+
+    @cached_property
+    def first_progress_s(self) -> float:
+        """When the first progress line is due. A line that reports many steps is written after them."""
+        late_s = max(0.0, self.line_interval_s - MIN_LINE_INTERVAL_S)
+        return len(self.startup_lines) * self.startup_interval_s + late_s
+
+    @cached_property
+    def benchmarks(self) -> list[str]:
+        """The benchmark after which the job is named, or all of them."""
+        return [name for name in DATASET_SCORES if name in self.name.lower()] or list(DATASET_SCORES)
 
     @property
     def _known_duration_s(self) -> float:
@@ -154,16 +170,9 @@ def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str
 
 
 def _line_due_s(script: PlannedLog, index: int) -> float:
-    start_up, gap = len(script.startup_lines), _startup_interval_s(script)
-    # A line that reports many steps is written after them
-    first_s = start_up * gap + max(0.0, script.line_interval_s - MIN_LINE_INTERVAL_S)
-    work = index * gap if index < start_up else first_s + (index - start_up) * script.line_interval_s
-    return script.play.slowed_time_s(work)
-
-
-def _startup_interval_s(script: PlannedLog) -> float:
-    """The time between start-up lines; a very short job writes them faster, so that it still identifies itself."""
-    return min(MAX_STARTUP_INTERVAL_S, script.play.planned_s / (2 * len(script.startup_lines)))
+    if (number := index - len(script.startup_lines)) < 0:
+        return script.play.slowed_time_s(index * script.startup_interval_s)
+    return script.play.slowed_time_s(script.first_progress_s + number * script.line_interval_s)
 
 
 def _generated_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str]:
@@ -190,7 +199,7 @@ def body_line_count(script: PlannedLog) -> int:
 
 
 def _timestamp(script: PlannedLog, at_s: float) -> str:
-    return datetime.fromtimestamp(script.began_at + script.clock_offset_s + at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(script.began_at + script.clock_offset_s + at_s, UTC).isoformat(" ", "seconds")[:-6]
 
 
 def _startup_lines(script: PlannedLog) -> list[str]:
@@ -282,9 +291,7 @@ def _is_loss_spike(script: PlannedLog, number: int, at_s: float) -> bool:
 
 
 def _evaluation_line(script: PlannedLog, number: int) -> str:
-    """Progress on the benchmark after which the job is named, or on one after the other."""
-    names = [name for name in DATASET_SCORES if name in script.name.lower()] or list(DATASET_SCORES)
-    dataset, done = names[number // 10 % len(names)], number % 10 + 1
+    dataset, done = script.benchmarks[number // 10 % len(script.benchmarks)], number % 10 + 1
     if done == 10:
         score = DATASET_SCORES[dataset] * Random(f"{script.play.dice}:{number}").uniform(0.9, 1.1)
         return f"{dataset}: finished, accuracy {score:.4f}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import cos, exp, inf, isclose, log, pi, pow
 from random import Random
 
@@ -36,11 +37,11 @@ class ModelShape:
     experts: int = 1
     active_experts: int = 1
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         return self._count(self.experts)
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """The parameters that process one token."""
         return self._count(self.active_experts)
@@ -89,36 +90,36 @@ class TrainingRun:
     mfu: float
     target_step_s: float = MIN_STEP_S
 
-    @property
+    @cached_property
     def data_parallel(self) -> int:
         return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
 
-    @property
+    @cached_property
     def tokens_per_s_per_gpu(self) -> float:
         attention = 6 * self.shape.layers * self.shape.hidden * self.sequence_length
         return self.mfu * PEAK_FLOPS / (6 * self.shape.active_parameters + attention)
 
-    @property
+    @cached_property
     def sequences_per_replica(self) -> int:
         """Sequences of one step, so many that it takes about `target_step_s`."""
         tokens = self.target_step_s * self.tokens_per_s_per_gpu * self.tensor_parallel * self.pipeline_parallel
         return max(1, round(tokens / self.sequence_length))
 
-    @property
+    @cached_property
     def batch_tokens(self) -> int:
         return self.sequences_per_replica * self.data_parallel * self.sequence_length
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         return self.batch_tokens / (self.tokens_per_s_per_gpu * self.ranks)
 
-    @property
+    @cached_property
     def peak_learning_rate(self) -> float:
         if self.kind == JobKind.PRETRAIN:
             return 3e-4 * pow(7e9 / self.shape.parameters, 1 / 3)
         return 2e-5 if self.kind == JobKind.SFT else 1e-4
 
-    @property
+    @cached_property
     def warmup_steps(self) -> int:
         return max(1, min(MAX_WARMUP_STEPS, round(WARMUP_SHARE * self.last_step)))
 

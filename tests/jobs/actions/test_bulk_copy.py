@@ -10,7 +10,7 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import State
 from jobs.core.spec import parse
-from jobs.models import Event, Job, Node, Team, bulk_copy, clock
+from jobs.models import Event, Job, Node, Sample, Team, bulk_copy, clock
 from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +29,7 @@ RICH = {
 
 
 MANY = 60
+GPU_COLUMNS = ("gpu_util", "gpu_memory_mib", "gpu_temperature_c", "gpu_power_w", "xid")
 
 
 def submitted(count):
@@ -91,3 +92,13 @@ def test_invalid_copied_row_raises_integrity_error():
         bulk_copy.insert(teams)
 
     assert not Team.objects.filter(name="same").exists()
+
+
+def test_columns_that_are_not_copied_get_the_defaults_of_the_database():
+    node, at = Node.objects.filter(cluster=make.cluster()).first(), clock.now()
+    columns = ["node_id", "resolution", "at", *GPU_COLUMNS]
+
+    bulk_copy.insert_values(Sample, columns, [(node.pk, 300, at, [1.5, None], [], [], [], [])])
+
+    row = Sample.objects.get()
+    assert (row.node, row.at, row.gpu_util, row.node_power_w, row.counted) == (node, at, [1.5, None], None, {})
