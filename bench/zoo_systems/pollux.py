@@ -25,11 +25,11 @@ from scheduling.engine.widths.pollux import HarmonicSpeedups
 from scheduling.engine.widths.tiresias import TwoQueues
 from scheduling.engine.widths.values import WidthPolicy
 from scheduling.replay.elastic.jobs import AdaptiveBatchJob, ElasticModel, FixedBatchJob, Spread, StepTimes, Training
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, replay_elastic
+from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
 
 REPOSITORY = "adaptdl"
 BRANCH = "osdi21-artifact"
-SETTING = ElasticSetting(nodes=16, node_gpus=4)
+SETTING = ElasticSetting(groups=(NodeGroup(16, 4),))
 WORKLOAD = "workload-6"
 APPLICATIONS = ("bert", "cifar10", "ncf", "imagenet", "deepspeech2", "yolov3")
 LARGEST_PER_GPU = {"yolov3": 8}  # of the others, the largest that was measured
@@ -40,7 +40,10 @@ WHY: dict[str, str] = {}
 
 def compare(artefacts: Path) -> Iterator[Row]:
     repo = repository(artefacts, REPOSITORY)
-    trainings = {name: read_training(repo, name) for name in APPLICATIONS}
+    trainings = {
+        name: read_training(repo, f"simulator/traces/{name}", BRANCH, largest_per_gpu=LARGEST_PER_GPU.get(name))
+        for name in APPLICATIONS
+    }
     workload = read_csv(repo, f"simulator/workloads/{WORKLOAD}.csv", BRANCH)
     for name, policy in POLICIES.items():
         began = time.perf_counter()
@@ -67,7 +70,7 @@ def mean_completion_s(workload: Workload, trainings: dict[str, Training], compar
         ElasticJob(
             submit_s=float(row["time"]),
             gpus=int(row["num_replicas"]),
-            model=compared.model(row, trainings[row["application"]]),
+            models=(compared.model(row, trainings[row["application"]]),),
         )
         for row in workload
     ]
@@ -82,7 +85,7 @@ def _tuned_job(row: dict[str, str], training: Training) -> ElasticModel:
 def _adaptive_job(row: dict[str, str], training: Training) -> ElasticModel:
     if row["application"] == ONE_GPU:
         return AdaptiveBatchJob(training, 1, training.limits.largest)
-    return AdaptiveBatchJob(training, SETTING.nodes * SETTING.node_gpus)
+    return AdaptiveBatchJob(training, sum(group.gpus for group in SETTING.groups))
 
 
 POLICIES = {
@@ -97,12 +100,14 @@ def published_figure(repo: Path, policy: str, workload: str) -> float:
     return float(json.loads(text)["avgs"][workload])
 
 
-def read_training(repo: Path, name: str) -> Training:
-    folder = f"simulator/traces/{name}"
-    found = (part for part in file_names(repo, folder, BRANCH) if part.startswith("validation-"))
-    runs = sorted((int(part[11:-4]), read_csv(repo, f"{folder}/{part}", BRANCH)) for part in found)
+def read_training(
+    repo: Path, folder: str, branch: str = "HEAD", *, gpu_type: str = "", largest_per_gpu: int | None = None
+) -> Training:
+    """The measured runs of an application. `gpu_type` is the end of the names of the files with step times."""
+    found = (part for part in file_names(repo, folder, branch) if part.startswith("validation-"))
+    runs = sorted((int(part[11:-4]), read_csv(repo, f"{folder}/{part}", branch)) for part in found)
     epochs = range(min(len(rows) for _, rows in runs))
-    placements = read_csv(repo, f"{folder}/placements.csv", BRANCH)
+    placements = read_csv(repo, f"{folder}/placements{gpu_type}.csv", branch)
     sizes = [int(row["local_bsz"]) for row in placements]
     return Training(
         ends=tuple(min(float(rows[epoch]["progress"]) for _, rows in runs) for epoch in epochs),
@@ -113,9 +118,9 @@ def read_training(repo: Path, name: str) -> Training:
             initial=runs[0][0],
             largest=runs[-1][0],
             smallest_per_gpu=min(sizes),
-            largest_per_gpu=LARGEST_PER_GPU.get(name, max(sizes)),
+            largest_per_gpu=largest_per_gpu or max(sizes),
         ),
-        step_times=measured_step_times(placements, read_csv(repo, f"{folder}/scalability.csv", BRANCH)),
+        step_times=measured_step_times(placements, read_csv(repo, f"{folder}/scalability{gpu_type}.csv", branch)),
     )
 
 

@@ -24,12 +24,12 @@ from scheduling.engine.widths.equal_time import EqualTime
 from scheduling.engine.widths.most_steps import MostSteps
 from scheduling.engine.widths.shockwave import FairProgress
 from scheduling.engine.widths.values import WidthPolicy
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, replay_elastic
+from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
 from scheduling.replay.elastic.phases import Phase, PhasedJob
 
 REPOSITORY = "shockwave"
 TRACE = "120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic"
-SETTING = ElasticSetting(nodes=32, node_gpus=1, round_s=120.0, restart_s=20.0)
+SETTING = ElasticSetting(groups=(NodeGroup(32, 1),), round_s=120.0, restart_s=20.0)
 RECORDED = "gandiva_fair"
 POLICIES: dict[str, Callable[[], WidthPolicy]] = {
     "shockwave": FairProgress,
@@ -78,7 +78,7 @@ def jobs_of(trace: list[list[str]], results: dict[str, Any], *, knows_phases: bo
     for number, columns in enumerate(trace):
         gpus, submit_s = int(columns[6]), float(columns[11])
         model = PhasedJob(phases_of(rounds[number], run_s[number] / gpus), gpus, knows_phases=knows_phases)
-        jobs.append(ElasticJob(submit_s=submit_s, gpus=gpus, model=model))
+        jobs.append(ElasticJob(submit_s=submit_s, gpus=gpus, models=(model,)))
     return jobs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 
 from jobs.core.lifecycle import JobKind
 
@@ -13,6 +14,12 @@ MAX_SETTING_S = 1e9
 
 class MissingLibrary(Exception):
     """A policy or placement needs an optional library. The message says what to install."""
+
+
+def check_scipy(what: str) -> None:
+    """Raise `MissingLibrary` if SciPy is not installed. `what` needs it, in the plural."""
+    if find_spec("scipy") is None:
+        raise MissingLibrary(f"{what} need SciPy: install acme[prediction].")
 
 
 class InvalidPolicySettings(ValueError):

@@ -18,20 +18,16 @@ import numpy as np
 from scheduling.engine.widths.placing import take_packed
 from scheduling.engine.widths.values import NOWHERE, Floats, Ints, Places, WidthJob, WidthPolicy, WidthView, width
 
-RESTART_S = 30.0
 WAITING_SPEEDUP = 0.004  # what a waiting job counts, so that the mean is defined
 
 
 class HarmonicSpeedups(WidthPolicy):
     name = "pollux"
 
-    def __init__(self, restart_s: float = RESTART_S) -> None:
-        self._restart_s = restart_s
-
     def places(self, view: WidthView) -> dict[int, Places]:
         if not view.jobs:
             return {}
-        costs = [JobCosts.of(job, view, self._restart_s) for job in view.jobs]
+        costs = [JobCosts.of(job, view) for job in view.jobs]
         widths = best_widths([cost.by_width for cost in costs], view.gpus)
         present = [width(job.places) or wide for job, wide in zip(view.jobs, widths, strict=True)]
         plans = [_places(view, widths, costs, stay=stay) for stay in (True, False)]
@@ -55,10 +51,10 @@ class JobCosts:
     unchanged: float  # if its places stay
 
     @staticmethod
-    def of(job: WidthJob, view: WidthView, restart_s: float) -> JobCosts:
+    def of(job: WidthJob, view: WidthView) -> JobCosts:
         gpus = widths_up_to(min(job.widest, view.gpus), view.node_gpus)
         speedups = _speedups(job, view, gpus)
-        factor = max(0.0, job.age_s - job.restarts * restart_s) / (job.age_s + restart_s)
+        factor = job.useful_part
         changed = dict(zip(gpus.tolist(), _cost(speedups * factor).tolist(), strict=True))
         now = dict(zip(gpus.tolist(), _cost(speedups).tolist(), strict=True)).get(width(job.places))
         waiting = float(_cost(np.zeros(1))[0])

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
-from scheduling.engine.settings import MissingLibrary
+from scheduling.engine.settings import check_scipy
 from scheduling.engine.widths.values import Floats, Ints
 
 SMALLEST_S = 1e-8
@@ -66,8 +65,7 @@ class StepMeasurement:
 
 def fitted_model(measured: Sequence[StepMeasurement]) -> StepModel:
     """The model whose times differ least from the measured ones, as ratios. Needs SciPy."""
-    if find_spec("scipy") is None:
-        raise MissingLibrary("Fitted step times need SciPy: install acme[prediction].")
+    check_scipy("Fitted step times")
     from scipy.optimize import minimize
 
     fit = _Fit(measured)

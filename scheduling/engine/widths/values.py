@@ -6,7 +6,7 @@ The width of a job is its number of GPUs. Policies change widths; the batch size
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,10 +41,17 @@ class WidthJob:
     age_s: float
     attained_gpu_s: float
     restarts: int  # changes of places after the first start
+    restart_s: float  # how long a change of places stops it
+    is_restarting: bool  # its places have changed and it makes no progress yet
     requested: int  # the width that its user asked for
     widest: int  # more GPUs than this are of no use
     places: Places
     forecast: Forecast
+
+    @property
+    def useful_part(self) -> float:
+        """The part of its age in which it was not stopped by changes of places, if it restarts once more."""
+        return max(0.0, self.age_s - self.restarts * self.restart_s) / (self.age_s + self.restart_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +86,10 @@ class WidthPolicy:
     def places(self, view: WidthView) -> dict[int, Places]:
         """The places of jobs, by number. Jobs that are left out wait. The same places as before cost nothing."""
         raise NotImplementedError
+
+    def places_by_type(self, views: Sequence[WidthView]) -> list[dict[int, Places]]:
+        """The same for GPUs of several types, with one view for each: the same jobs with their forecasts on this type,
+        and the places that they have there. A job gets GPUs of at most one type. Most policies know only one type.
+        """
+        (only,) = views
+        return [self.places(only)]

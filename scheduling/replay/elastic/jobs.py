@@ -157,21 +157,26 @@ class AdaptiveBatchJob(TrainingModel):
         return training.gain(batch, epoch) / training.step_s(spread, split)
 
     def forecast(self, progress: float) -> Forecast:
-        goodput = self._goodput()
+        goodput = self._goodput(self.training.limits)
         return Linear() if goodput is None else Expected(goodput, self.work - progress)
 
+    def limits_on(self, spread: Spread) -> BatchLimits:
+        """The batch sizes that the job may use on these GPUs."""
+        return self.training.limits
+
     def _split(self, spread: Spread) -> BatchSplit:
-        limits, gpus, goodput = self.training.limits, sum(spread), self._goodput()
+        limits, gpus = self.limits_on(spread), sum(spread)
+        goodput = self._goodput(limits)
         if self._batch is not None:
             return split_of(self._batch, gpus, limits)
         if goodput is None:
             return split_of(max(limits.initial, limits.smallest_per_gpu * gpus), gpus, limits)
         return goodput.best_split(gpus, len(spread))
 
-    def _goodput(self) -> Goodput | None:
+    def _goodput(self, limits: BatchLimits) -> Goodput | None:
         if self._measured and self._steps is None:
             self._steps = fitted_model(list(self._measured.values()))
-        return Goodput(self._steps, self._noise, self.training.limits) if self._steps else None
+        return Goodput(self._steps, self._noise, limits) if self._steps else None
 
     def _note_step(self, spread: Spread, split: BatchSplit) -> None:
         key = sum(spread), len(spread), split.per_gpu

@@ -21,13 +21,25 @@ from scheduling.replay.elastic.jobs import ElasticModel
 class ElasticJob:
     submit_s: float
     gpus: int  # what its user asked for
-    model: ElasticModel  # remembers what it measured: serves one replay
+    models: tuple[ElasticModel, ...]  # one for each type of GPUs; they remember what they measured: serve one replay
+    restart_s: float | None = None  # default: that of the setting
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal nodes with GPUs of one type."""
+
+    nodes: int
+    node_gpus: int
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.node_gpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticSetting:
-    nodes: int
-    node_gpus: int
+    groups: tuple[NodeGroup, ...]
     round_s: float = 60.0
     restart_s: float = 30.0
 
@@ -46,16 +58,22 @@ class _Run:
 
     number: int
     job: ElasticJob
+    restart_s: float
+    group: int = 0  # where it runs, or ran last
     places: Places = NOWHERE
     progress: float = 0.0
     attained_gpu_s: float = 0.0
     restarts: int = -1
     restart_left_s: float = 0.0
 
-    def move(self, places: Places, restart_s: float) -> None:
-        if places != self.places:
-            self.places = places
-            self.restart_left_s = restart_s
+    @property
+    def model(self) -> ElasticModel:
+        return self.job.models[self.group]
+
+    def move(self, group: int, places: Places) -> None:
+        if (group, places) != (self.group, self.places):
+            self.group, self.places = group, places
+            self.restart_left_s = self.restart_s
             self.restarts += bool(places)
 
     def advance(self, seconds: float) -> float:
@@ -68,13 +86,13 @@ class _Run:
 
     @property
     def has_ended(self) -> bool:
-        return self.progress >= self.job.model.work
+        return self.progress >= self.model.work
 
     def _train(self, seconds: float) -> float:
         spread = tuple(gpus for _, gpus in self.places)
         while seconds > 0 and not self.has_ended:
-            speed = self.job.model.speed(spread, self.progress)
-            until = self.job.model.next_change(self.progress)
+            speed = self.model.speed(spread, self.progress)
+            until = self.model.next_change(self.progress)
             took = (until - self.progress) / speed
             self.progress = until if took <= seconds else self.progress + speed * seconds
             seconds -= min(took, seconds)
@@ -107,31 +125,37 @@ class ElasticReplay:
 
     def _admit(self) -> None:
         while self._arrived < len(self._jobs) and self._jobs[self._arrived].submit_s <= self._now:
-            self._active.append(_Run(self._arrived, self._jobs[self._arrived]))
+            job = self._jobs[self._arrived]
+            restart_s = self._setting.restart_s if job.restart_s is None else job.restart_s
+            self._active.append(_Run(self._arrived, job, restart_s))
             self._arrived += 1
 
     def _place(self) -> None:
-        view = self._view()
-        places = self._policy.places(view)
-        if min(view.free(places.values())) < 0:
+        views = [self._view(number, group) for number, group in enumerate(self._setting.groups)]
+        decided = self._policy.places_by_type(views)
+        if any(min(view.free(places.values())) < 0 for view, places in zip(views, decided, strict=True)):
             raise ValueError(f"{self._policy.name} used more GPUs of a node than there are.")
         for run in self._active:
-            run.move(places.get(run.number, NOWHERE), self._setting.restart_s)
+            found = [(number, places[run.number]) for number, places in enumerate(decided) if places.get(run.number)]
+            run.move(*(found[0] if found else (run.group, NOWHERE)))
 
-    def _view(self) -> WidthView:
-        jobs = tuple(self._seen(run) for run in self._active)
-        return WidthView(now=self._now, nodes=self._setting.nodes, node_gpus=self._setting.node_gpus, jobs=jobs)
+    def _view(self, number: int, group: NodeGroup) -> WidthView:
+        jobs = tuple(self._seen(run, number) for run in self._active)
+        return WidthView(now=self._now, nodes=group.nodes, node_gpus=group.node_gpus, jobs=jobs)
 
-    def _seen(self, run: _Run) -> WidthJob:
+    def _seen(self, run: _Run, group: int) -> WidthJob:
+        model = run.job.models[group]
         return WidthJob(
             number=run.number,
             age_s=self._now - run.job.submit_s,
             attained_gpu_s=run.attained_gpu_s,
             restarts=max(0, run.restarts),
+            restart_s=run.restart_s,
+            is_restarting=bool(run.places) and run.restart_left_s > 0,
             requested=run.job.gpus,
-            widest=run.job.model.widest,
-            places=run.places,
-            forecast=run.job.model.forecast(run.progress),
+            widest=model.widest,
+            places=run.places if run.group == group else NOWHERE,
+            forecast=model.forecast(run.progress),
         )
 
     def _advance(self) -> None:

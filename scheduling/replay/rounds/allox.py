@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from jobs.traces.trace import Floats
-from scheduling.replay.rounds.programs import check_scipy
+from scheduling.engine.settings import check_scipy
 from scheduling.replay.rounds.values import Indices, RoundPolicy, RoundView, TimeShares
 
 MAX_COSTS = 4_000_000  # numbers in an assignment: 32 MB, at most a second or two
@@ -52,7 +52,7 @@ def run_times(view: RoundView) -> Floats:
 
 def first_jobs(run_time: Floats, gpus: Indices) -> list[tuple[int, int]]:
     """(job, type) for the first job of each GPU in the plan with the smallest sum of completion times."""
-    check_scipy()
+    check_scipy("Policies with assignments")
     from scipy.optimize import linear_sum_assignment
 
     if not len(run_time) or not len(gpus):

@@ -10,13 +10,12 @@ SciPy contains HiGHS. It is optional (it comes with `acme[prediction]`), so it i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from jobs.traces.trace import Floats
-from scheduling.engine.settings import MissingLibrary
+from scheduling.engine.settings import check_scipy
 from scheduling.replay.rounds.values import ALONE, Indices, RoundView
 
 
@@ -87,11 +86,6 @@ class Arrangements:
         )
 
 
-def check_scipy() -> None:
-    if find_spec("scipy") is None:
-        raise MissingLibrary("Policies with linear programs need SciPy: install acme[prediction].")
-
-
 def most_equal_gain(classes: JobClasses, able: Arrangements, capacity: Floats) -> Floats:
     """Maximize the smallest gain of a job. Returns the time of each arrangement on each type, summed over its jobs."""
     rows, limits = _limits(classes, able, capacity)
@@ -145,7 +139,7 @@ class JobDemands:
     """
 
     def __init__(self, view: RoundView) -> None:
-        check_scipy()
+        check_scipy("Policies with linear programs")
         from scipy.sparse import block_array, csr_array, diags_array, eye_array, kron
 
         jobs, types = view.job_speeds.shape
@@ -168,7 +162,7 @@ class JobDemands:
 
 def _solve(objective: Floats, rows: Any, limits: Floats) -> Floats:
     """Minimize the objective under rows · x <= limits, x >= 0."""
-    check_scipy()
+    check_scipy("Policies with linear programs")
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 

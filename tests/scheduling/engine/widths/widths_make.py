@@ -6,24 +6,26 @@ from scheduling.engine.widths.values import Forecast, WidthJob, WidthView
 
 
 class PowerLaw(Forecast):
-    """A job whose speed is a power of its width, on any nodes."""
+    """A job whose speed is a power of its width, on any nodes. `speed`: on one GPU."""
 
-    def __init__(self, exponent=1.0, work=1000.0):
-        self.exponent, self.work = exponent, work
+    def __init__(self, exponent=1.0, work=1000.0, speed=1.0):
+        self.exponent, self.work, self.speed = exponent, work, speed
 
     def speeds(self, gpus, nodes):
-        return np.asarray(gpus, float) ** self.exponent
+        return self.speed * np.asarray(gpus, float) ** self.exponent
 
     def seconds_left(self, gpus, nodes):
-        return self.work / gpus**self.exponent
+        return self.work / self.speed / gpus**self.exponent
 
 
-def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, restarts=0, **forecast):
+def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, restarts=0, restarting=False, **forecast):
     return WidthJob(
         number=number,
         age_s=age_s,
         attained_gpu_s=used,
         restarts=restarts,
+        restart_s=30.0,
+        is_restarting=restarting,
         requested=requested,
         widest=widest,
         places=places,

@@ -7,9 +7,9 @@ from scheduling.engine.widths.pollux import HarmonicSpeedups
 from scheduling.engine.widths.tiresias import TwoQueues
 from scheduling.engine.widths.values import WidthPolicy
 from scheduling.replay.elastic.jobs import AdaptiveBatchJob, FixedBatchJob, Training, packed
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, replay_elastic
+from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
 
-SETTING = ElasticSetting(nodes=2, node_gpus=4, round_s=60.0, restart_s=30.0)
+SETTING = ElasticSetting(groups=(NodeGroup(2, 4),), round_s=60.0, restart_s=30.0)
 LIMITS = BatchLimits(initial=8, largest=64, smallest_per_gpu=1, largest_per_gpu=16)
 
 
@@ -29,7 +29,7 @@ def training(*ends, noise=0.0, step_times=times):
 
 
 def fixed(submit_s, work, *, gpus=1, batch=8):
-    return ElasticJob(submit_s=submit_s, gpus=gpus, model=FixedBatchJob(training(work), batch))
+    return ElasticJob(submit_s=submit_s, gpus=gpus, models=(FixedBatchJob(training(work), batch),))
 
 
 class Places(WidthPolicy):
@@ -83,7 +83,7 @@ def test_speed_changes_where_an_epoch_ends():
     noise = np.array([[0.0, 1e12], [0.0, 1e12]])
     model = FixedBatchJob(Training((10.0, 30.0), (8, 64), np.ones((2, 2)), noise, LIMITS, times), 16)
 
-    assert ends([ElasticJob(submit_s=0.0, gpus=1, model=model)], TwoQueues()) == [pytest.approx(30 + 16 + 16)]
+    assert ends([ElasticJob(submit_s=0.0, gpus=1, models=(model,))], TwoQueues()) == [pytest.approx(30 + 16 + 16)]
 
 
 def test_steps_that_are_left_are_counted_over_epochs():
@@ -105,7 +105,7 @@ def test_adaptive_job_enlarges_its_batch_where_gradients_are_noisy():
 
     def end(noise):
         model = AdaptiveBatchJob(training(50.0, 100.0, noise=noise, step_times=slow_start), 8)
-        return ends([ElasticJob(submit_s=0.0, gpus=1, model=model)], HarmonicSpeedups())[0]
+        return ends([ElasticJob(submit_s=0.0, gpus=1, models=(model,))], HarmonicSpeedups())[0]
 
     assert end(1e9) < end(0.01)
 

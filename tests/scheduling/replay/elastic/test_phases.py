@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from scheduling.engine.widths.turns import TakeTurns
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, replay_elastic
+from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
 from scheduling.replay.elastic.phases import Phase, PhasedJob
 
 PHASES = [Phase(100.0, 2.0, 10), Phase(50.0, 1.0, 80)]
@@ -20,9 +20,9 @@ def model(*, knows_phases=True, gpus=1):
 
 
 def test_job_runs_as_long_as_its_phases():
-    setting = ElasticSetting(nodes=1, node_gpus=1, round_s=120.0, restart_s=20.0)
+    setting = ElasticSetting(groups=(NodeGroup(1, 1),), round_s=120.0, restart_s=20.0)
 
-    outcome = replay_elastic([ElasticJob(submit_s=0.0, gpus=1, model=model())], AllTheTime(), setting)
+    outcome = replay_elastic([ElasticJob(submit_s=0.0, gpus=1, models=(model(),))], AllTheTime(), setting)
 
     assert outcome.ended_s.tolist() == [pytest.approx(20 + 150)]
 
