@@ -38,6 +38,7 @@ from scheduling.drill.values import DrillPlan
 from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
+from scheduling.queries.energy import attempt_energy
 from scheduling.slurmsim.power_meters import supply_power_w
 from tests import make
 
@@ -344,6 +345,19 @@ def test_energy_of_an_attempt_covers_the_time_of_its_gpus(cluster):
     assert set(energy) <= set(seconds)
     assert all(covered <= seconds[attempt] + 0.01 for attempt, covered in energy.items())
     assert sum(energy.values()) > 0.95 * sum(seconds.values())
+
+
+def test_job_of_the_history_shows_measured_energy(cluster):
+    longest = Attempt.objects.annotate(ran=F("ended_at") - F("promised_at")).filter(
+        job__cluster=cluster, job__gpus_per_node=8
+    ).latest("ran")  # fmt: skip
+
+    use = attempt_energy([longest.pk])[longest.pk]
+
+    gpu_hours = longest.job.gpus * longest.ran / timedelta(hours=1)
+    assert use.basis == "measured"
+    assert use.gpu_hours == pytest.approx(gpu_hours, rel=0.05)
+    assert 0.06 < (use.kwh - use.host_kwh) / use.gpu_hours < 0.4  # between an idle GPU and one at full power
 
 
 def test_energy_is_added_to_what_the_demo_has_counted(cluster, written):

@@ -56,7 +56,7 @@ RESERVED_KEYS: dict[type[models.Model], int] = {
 PLAIN_TABLES = {"allocations": Allocation, "events": Event}  # whose rows are no instances of their models
 LOCK_KEY = 0x0E12
 TRAININGS_PER_INSERT = 200
-SIMULATION_SHARE, ROWS_SHARE = 0.5, 0.85  # of the whole time, when the simulation and when the rows are done
+SIMULATION_SHARE, ROWS_SHARE = 0.4, 0.6  # of the whole time, when the simulation and when the rows are done
 
 
 def reserve_keys() -> None:
@@ -88,25 +88,41 @@ def write_history(
     histories = list(_simulated(list(stores), began, (now - began) / timedelta(days=1), report))
     rows, suites = HistoryRows(), demo.benchmark_suites(began)
     builders = [HistoryBuilder(history, place, suites, rows) for place, history in histories]
-    keys = keys_by_time([builder.works for builder in builders])
-    for number, builder in enumerate(builders):
-        builder.add_rows(keys[number])
-        store_history_logs(builder, stores[builder.place.cluster])
-        report(SIMULATION_SHARE + (ROWS_SHARE - SIMULATION_SHARE) * (number + 1) / len(builders))
+    _make_rows(builders, stores, report)
     _number_rows(rows)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
         if not can_have_history():  # another process was faster
             return 0
-        _insert(rows)
-        energy = [_insert_series(builder) for builder in builders]
-        connection.check_constraints()  # before the next rows are locked, because it takes many seconds
-        for builder, columns in zip(builders, energy, strict=True):
-            add_energy(builder.place.cluster, columns)
+        _insert_history(rows, builders, report)
         Cluster.objects.filter(pk__in=[cluster.pk for cluster in stores]).update(created_at=began)
     report(1.0)
     return len(rows.jobs)
+
+
+def _make_rows(
+    builders: Sequence[HistoryBuilder], stores: Mapping[Cluster, StoreLogs], report: Callable[[float], None]
+) -> None:
+    """Make the rows of one cluster after the other, and store the logs of its jobs."""
+    keys = keys_by_time([builder.works for builder in builders])
+    for number, builder in enumerate(builders):
+        report(SIMULATION_SHARE + (ROWS_SHARE - SIMULATION_SHARE) * number / len(builders))
+        builder.add_rows(keys[number])
+        store_history_logs(builder, stores[builder.place.cluster])
+
+
+def _insert_history(rows: HistoryRows, builders: Sequence[HistoryBuilder], report: Callable[[float], None]) -> None:
+    report(ROWS_SHARE)
+    _insert(rows)
+    energy = []
+    for number, builder in enumerate(builders, start=1):
+        report(ROWS_SHARE + (1 - ROWS_SHARE) * number / (len(builders) + 2))
+        energy.append(_insert_series(builder))
+    report(ROWS_SHARE + (1 - ROWS_SHARE) * (len(builders) + 1) / (len(builders) + 2))
+    connection.check_constraints()  # before the next rows are locked, because it takes many seconds
+    for builder, columns in zip(builders, energy, strict=True):
+        add_energy(builder.place.cluster, columns)
 
 
 def _simulated(

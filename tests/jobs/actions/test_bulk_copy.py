@@ -102,3 +102,14 @@ def test_columns_that_are_not_copied_get_the_defaults_of_the_database():
 
     row = Sample.objects.get()
     assert (row.node, row.at, row.gpu_util, row.node_power_w, row.counted) == (node, at, [1.5, None], None, {})
+
+
+def test_row_like_a_template_is_a_row_of_its_own():
+    template = Team(name="first", title="Title")
+
+    rows = [bulk_copy.row_like(template, name=name) for name in ("second", "third")]
+    bulk_copy.insert(rows)
+
+    assert list(Team.objects.order_by("pk").values_list("name", "title")) == [("second", "Title"), ("third", "Title")]
+    assert template.pk is None
+    assert template._state.adding
