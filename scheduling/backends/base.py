@@ -265,7 +265,8 @@ class Backend(Protocol):
     def submit_all(self, requests: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
         """Submit several jobs over parallel connections; the results are in the order of the requests.
 
-        Once the cluster stops responding, the remaining requests are not sent.
+        Once the cluster stops responding, the remaining requests are not sent. Returns before the jobs have their nodes
+        if that needs `advance_jobs`.
         """
         ...
 
