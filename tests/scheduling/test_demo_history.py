@@ -360,6 +360,13 @@ def test_job_of_the_history_shows_measured_energy(cluster):
     assert 0.06 < (use.kwh - use.host_kwh) / use.gpu_hours < 0.4  # between an idle GPU and one at full power
 
 
+def test_energy_of_nodes_that_report_no_power_is_that_of_their_gpus():
+    kalos = EnergyHour.objects.filter(cluster__name="kalos")
+
+    assert kalos.filter(power_j__gt=0).exists()
+    assert not kalos.filter(host_j__gt=0).exists()
+
+
 def test_energy_is_added_to_what_the_demo_has_counted(cluster, written):
     """Both count the GPUs that no attempt held in the hour in which the demo started."""
     _, now, *_ = written

@@ -2,7 +2,7 @@
 
 The rows are like those of `scheduling.loops.energy`. That loop needs raw samples, which a history does not have, so
 here the mean power of 5 minutes counts for each of their seconds. What a node uses beside its GPUs is that of the
-simulated cluster.
+simulated Slurm cluster; the Kubernetes cluster does not report it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.bundled.history.holds import GpuHolds
+from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
 from scheduling.loops.energy import EnergyColumns
 from scheduling.power.energy import HOUR_S
 from scheduling.slurmsim.power_meters import supply_power_w
@@ -22,10 +23,11 @@ MIN_GPU_S = 1e-3  # less is an error of rounding
 
 
 class HistoryEnergy:
-    """Adds the energy up, a node at a time. `keys` are those of the attempts, in the order of the holds."""
+    """Adds the energy up, a node at a time."""
 
-    def __init__(self, began_s: int, keys: Sequence[int]) -> None:
-        self._began_s, self._keys = began_s, keys
+    def __init__(self, place: HistoryPlace, placed: Sequence[PlacedAttempt]) -> None:
+        self._began_s, self._keys = int(place.began.timestamp()), [attempt.row.pk for attempt in placed]
+        self._has_node_power = not place.cluster.is_kubernetes
         self._parts: list[tuple[Any, ...]] = []  # columns: hour, attempt, joules, joules of the host, seconds
 
     def add_node(self, holds: GpuHolds, power_w: Any, interval_s: int) -> None:
@@ -34,7 +36,7 @@ class HistoryEnergy:
         edges = np.minimum(np.arange(hours + 1) * (HOUR_S // interval_s), len(power_w))
         hold, hour, begins, ends = _pieces_by_hour(holds, len(power_w) * interval_s)
         columns = []
-        for per_s in (np.nan_to_num(power_w), _host_shares_w(power_w), ~np.isnan(power_w)):
+        for per_s in (np.nan_to_num(power_w), _host_shares_w(power_w) * self._has_node_power, ~np.isnan(power_w)):
             sums = np.vstack([np.zeros(per_s.shape[1]), per_s.cumsum(axis=0)]) * interval_s
             held = _sum_until(sums, ends / interval_s, holds.gpus[hold])
             held -= _sum_until(sums, begins / interval_s, holds.gpus[hold])

@@ -200,7 +200,7 @@ def _insert_series(builder: HistoryBuilder) -> EnergyColumns:
         bulk_copy.insert_values(Progress, PROGRESS_COLUMNS, points)
         bulk_copy.insert_values(LatestProgress, NEWEST_COLUMNS, (rows.newest for rows in batch))
         bulk_copy.insert([checkpoint for rows in batch for checkpoint in rows.checkpoints])
-    energy = HistoryEnergy(int(place.began.timestamp()), [attempt.row.pk for attempt in placed])
+    energy = HistoryEnergy(place, placed)
     _insert_telemetry(TelemetrySeries(history, place, placed, _first_sample_s(place)), energy)
     return energy.columns()
 
