@@ -149,8 +149,10 @@ def _parameter_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_parameter_text(one) for one in value)
     if isinstance(value, dict):
-        return " ".join(f"{part}" for part in map(_parameter_text, value.values()) if part)
-    return str(value)
+        return " ".join(filter(None, (_parameter_text(part) for part in value.values() if part != "")))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) or "none"
 
 
 def _requested_simulations(request: HttpRequest) -> list[Simulation]:
