@@ -26,7 +26,7 @@ UNFINISHED_STATES = ("PENDING", "RUNNING")
 
 def _run_name(row: Mapping[str, Any]) -> str:
     """The policy, the load if it is not that of the trace, and the power budget."""
-    load, budget_kw = row.get("load", 100), row.get("power", {}).get("budget_kw")
+    load, budget_kw = row.get("load", 100), (row.get("power") or {}).get("budget_kw")
     named = (f"{load}% load" if load != 100 else "", f"{budget_kw:,g} kW" if budget_kw else "")
     conditions = " and ".join(filter(None, named))
     return str(row["policy"]) + (f" at {conditions}" if conditions else "")
@@ -68,8 +68,8 @@ POWER_FIGURES = (
 
 
 def _power_figure(row: Mapping[str, Any], section: str, name: str) -> float | None:
-    power = row.get("power", {})
-    figure: float | None = (power.get(section, {}) if section else power).get(name)
+    power = row.get("power") or {}
+    figure: float | None = ((power.get(section) or {}) if section else power).get(name)
     return figure
 
 

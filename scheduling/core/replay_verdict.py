@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,8 +48,9 @@ def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: i
 
 
 def _waits_and_cost(run: Mapping[str, Any], measure: str) -> tuple[float, float, float]:
-    """What makes a run the best one: short waits, and of equal ones the lowest cost of energy."""
-    return run["queue_s"][measure], run["queue_s"]["mean"], _energy_cost(run) or 0.0
+    """What makes a run the best one: short waits, and of equal ones the lowest cost of energy, if it is known."""
+    cost = _energy_cost(run)
+    return run["queue_s"][measure], run["queue_s"]["mean"], math.inf if cost is None else cost
 
 
 def _same_waits_and_cost(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -184,7 +184,7 @@ class ReplayForm(forms.Form):
         required=False,
         min_value=0,
         max_value=requests.MAX_POWER_NUMBER,
-        help_text="Jobs start only while the predicted power of all nodes stays below. Leave empty for no limit.",
+        help_text="A job starts only if the predicted power of all nodes stays within it. Empty: no limit.",
     )
     price_per_kwh = forms.FloatField(
         label="Price of a kWh",
@@ -194,7 +194,10 @@ class ReplayForm(forms.Form):
         help_text="Used to show the cost of energy. The default is the price in the settings of the cluster.",
     )
     energy = forms.BooleanField(
-        label="Energy", required=False, help_text="Shows energy, cost and peak power, for nodes with A100 GPUs."
+        label="Energy",
+        required=False,
+        help_text="Shows energy, cost and peak power, for nodes with A100 GPUs. No policy may preempt: clear “acme:"
+        " preemptible kinds”.",
     )
     sleep = forms.BooleanField(
         label="Sleeping nodes", required=False, help_text="Shows what idle nodes would save if they slept."
@@ -202,6 +205,7 @@ class ReplayForm(forms.Form):
 
     def __init__(self, *args: Any, places: CallerTargets, uploads: Iterable[UploadedTrace] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._clusters = places.clusters
         teams = [team.name for team in places.teams.values() if places.caller.has(TeamRole.RESEARCHER, team.pk)]
         clusters = [cluster.name for cluster in places.clusters.values()]
         built_in = choices_of(BUILT_IN_TRACES if clusters else BUILT_IN_TRACES[:-1])
@@ -257,9 +261,20 @@ class ReplayForm(forms.Form):
             raise forms.ValidationError(f"{len(policies)} policies selected; at most {MAX_COMPARED_RUNS} allowed.")
         return policies
 
+    def _default_price(self, params: Mapping[str, Any]) -> float | None:
+        """The price of the cluster whose history is replayed. A price alone does not ask for figures of power."""
+        if not params.keys() & {"power_budget_kw", "energy", "sleep"}:
+            return None
+        cluster = next((one for one in self._clusters.values() if one.name == params.get("cluster")), None)
+        return cluster.kwh_price if cluster else params.get("price_per_kwh")
+
     def request_values(self, trace: str) -> dict[str, Any]:
         """Return the values that apply to this kind of trace and to the selected policies."""
-        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [], False)}
+        values = {
+            name: value
+            for name, value in self.cleaned_data.items()
+            if value is not False and value not in (None, "", [])
+        }
         kind = trace_kind(trace)
         others = {name for sort, names in FIELDS_BY_TRACE_KIND.items() if sort != kind for name in names}
         excluded = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
@@ -267,11 +282,11 @@ class ReplayForm(forms.Form):
         params = {name: value for name, value in values.items() if name not in excluded}
         if params.get("load") == ReplaySetting.load:
             del params["load"]
-        if "price_per_kwh" not in self.changed_data and not params.keys() & {"power_budget_kw", "energy", "sleep"}:
-            params.pop("price_per_kwh", None)  # the default price alone does not ask for figures of power
+        if "price_per_kwh" not in self.changed_data:
+            params["price_per_kwh"] = self._default_price(params)
         if "acme" in values["policies"]:
             params |= self._acme_params()
-        return params
+        return {name: value for name, value in params.items() if value is not None}
 
     def _acme_params(self) -> dict[str, Any]:
         """Return only the settings that differ from the defaults, so that the result page lists what was changed."""

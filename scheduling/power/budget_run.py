@@ -27,7 +27,7 @@ from scheduling.power.energy import kwh
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.power.power_profiles import PowerProfiles
 
-CALM_SHARE = 0.8  # of the budget; below it, a rule without steps is not stepped through either
+CALM_SHARE = 0.8  # of the budget; below it, a run without caps uses long steps too
 SMALLEST_STEP_S = 1e-6
 SMALLEST_SHARE = 1e-6  # of a GPU; smaller differences are rounding errors
 Rows = npt.NDArray[np.intp]
@@ -94,7 +94,7 @@ def run_budget(
     until_s: float = math.inf,
 ) -> BudgetRun:
     """Run until this time, or until all jobs have ended."""
-    run = _Run(jobs, fleet, budget_w, caps, actuator, step_s)
+    run = _RunState(jobs, fleet, budget_w, caps, actuator, step_s)
     while run.goes_on(until_s):
         run.step(until_s)
     return run.result()
@@ -120,7 +120,7 @@ class _Totals:
             self.excursions.append((at_s, seconds))
 
 
-class _Run:
+class _RunState:
     """A run in progress."""
 
     def __init__(

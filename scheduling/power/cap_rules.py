@@ -105,7 +105,7 @@ def next_state(state: CapState, reading: PowerReading, settings: CapSettings) ->
         state = replace(state, above_s=reading.at_s)
     elif state.level and _is_held(state, reading, settings):
         return _at_level(state, state.level - 1, reading.at_s)
-    return _repeated(state, reading.at_s) if _repeats(state, reading, settings) else state
+    return _with_new_command(state, reading.at_s) if _repeats(state, reading, settings) else state
 
 
 def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings) -> int:
@@ -139,5 +139,5 @@ def _at_level(state: CapState, level: int, now_s: float) -> CapState:
     return CapState(level=level, since_s=now_s, command=state.command + 1, commanded_s=now_s)
 
 
-def _repeated(state: CapState, now_s: float) -> CapState:
+def _with_new_command(state: CapState, now_s: float) -> CapState:
     return replace(state, command=state.command + 1, commanded_s=now_s)

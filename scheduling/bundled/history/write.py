@@ -120,7 +120,7 @@ def _insert_history(rows: HistoryRows, builders: Sequence[HistoryBuilder], repor
         report(ROWS_SHARE + (1 - ROWS_SHARE) * number / (len(builders) + 2))
         energy.append(_insert_series(builder))
     report(ROWS_SHARE + (1 - ROWS_SHARE) * (len(builders) + 1) / (len(builders) + 2))
-    connection.check_constraints()  # before the next rows are locked, because it takes many seconds
+    connection.check_constraints()  # takes many seconds, so it precedes the locks of `add_energy`
     for builder, columns in zip(builders, energy, strict=True):
         add_energy(builder.place.cluster, columns)
 

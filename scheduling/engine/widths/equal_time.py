@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.engine.widths.turns import TakeTurns, equal_part
+from scheduling.engine.widths.turns import TakeTurns
 from scheduling.engine.widths.values import WidthView
 
 
@@ -10,4 +10,5 @@ class EqualTime(TakeTurns):
     name = "gandiva-fair"
 
     def fractions(self, view: WidthView) -> dict[int, float]:
-        return {job.number: equal_part(view) for job in view.jobs}
+        part = min(1.0, view.gpus / max(1, sum(job.requested for job in view.jobs)))
+        return {job.number: part for job in view.jobs}

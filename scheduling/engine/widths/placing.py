@@ -7,9 +7,11 @@ from scheduling.engine.widths.values import Places, WidthView, width
 
 def spread_places(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
     """The places of these jobs, in this order, each on the nodes with the most free GPUs. They must fit."""
-    kept = {job.number: job.places for job in view.jobs if job.places and width(job.places) == widths.get(job.number)}
-    free = view.free(kept.values())
-    return {number: kept.get(number) or take_freest(free, gpus) for number, gpus in widths.items() if gpus}
+    staying = {
+        job.number: job.places for job in view.jobs if job.places and width(job.places) == widths.get(job.number)
+    }
+    free = view.free(staying.values())
+    return {number: staying.get(number) or take_freest(free, gpus) for number, gpus in widths.items() if gpus}
 
 
 def take_freest(free: list[int], gpus: int) -> Places:

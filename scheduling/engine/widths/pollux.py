@@ -5,8 +5,7 @@ places change loses the time of a restart, so its speed-up counts less: by what 
 it went on restarting as often. The authors search with a genetic algorithm. Here the widths are part of a node or whole
 nodes, so the best widths are found exactly, by dynamic programming over the number of GPUs. Three sets of places are
 then compared: jobs that keep their width stay where they are; all jobs are placed anew; no job changes its width, and
-waiting jobs get free GPUs. No two jobs that span nodes share
-one, as in the authors' search.
+waiting jobs get free GPUs. No two jobs that span nodes share one, as in the authors' search.
 """
 
 from __future__ import annotations
@@ -107,9 +106,9 @@ def best_widths(costs: list[dict[int, float]], gpus: int) -> list[int]:
 def _places(view: WidthView, widths: list[int], costs: list[JobCosts], *, stay: bool) -> dict[int, Places]:
     """Places for these widths, the widest jobs first. A job for which no nodes are left gets the next smaller width."""
     wanted = {job.number: wide for job, wide in zip(view.jobs, widths, strict=True) if wide}
-    kept = {job.number: job.places for job in view.jobs if stay and width(job.places) == wanted.get(job.number)}
-    free = view.free(kept.values())
-    placed = dict(kept)
+    staying = {job.number: job.places for job in view.jobs if stay and width(job.places) == wanted.get(job.number)}
+    free = view.free(staying.values())
+    placed = dict(staying)
     options = {cost.job.number: sorted(cost.changed, reverse=True) for cost in costs}
     for number, wide in sorted(wanted.items(), key=lambda item: -item[1]):
         if number not in placed:

@@ -125,20 +125,21 @@ def cheapest(choices: list[Choice], gpus: list[int]) -> list[Choice]:
 
 def places_of(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
     """Places on the nodes of one type, the widest jobs first. If jobs that keep their width leave no places for the
-    others, they only keep theirs while these are free.
+    others, they only keep theirs while these are free, unless they are restarting. Jobs for which none are left wait.
     """
     present = {job.number: job.places for job in view.jobs if width(job.places) == widths.get(job.number)}
     placed = _packed(view, widths, present)
     if len(placed) == len(widths):
         return placed
-    return _packed(view, widths, {}, present)
+    restarting = {job.number: job.places for job in view.jobs if job.is_restarting and job.number in present}
+    return _packed(view, widths, restarting, present)
 
 
 def _packed(
-    view: WidthView, widths: dict[int, int], kept: dict[int, Places], preferred: dict[int, Places] | None = None
+    view: WidthView, widths: dict[int, int], staying: dict[int, Places], preferred: dict[int, Places] | None = None
 ) -> dict[int, Places]:
-    free = view.free(kept.values())
-    placed = dict(kept)
+    free = view.free(staying.values())
+    placed = dict(staying)
     for number, gpus in sorted(widths.items(), key=lambda item: (-item[1], item[0])):
         if number not in placed:
             wish = (preferred or {}).get(number, NOWHERE)

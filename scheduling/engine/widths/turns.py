@@ -1,7 +1,9 @@
 """Jobs at the widths that their users ask for take turns on the GPUs, each for a fraction of the time.
 
-Every round adds to the claim of a job its fraction, and a round in which it runs takes 1 away. The job with the largest
-claim goes first; among equal ones, one that is running, because it needs no restart. GPUs that are left go to others.
+Every round adds its fraction to the rounds that are due to a job, and a round in which it runs takes 1 away. The job to
+which most is due goes first; among equal ones, one that is running, because it needs no restart. GPUs that are left go
+to others. What they run before their time counts as one round at most, or they would wait long once their fraction
+grows.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from collections.abc import Mapping
 from scheduling.engine.widths.placing import spread_places
 from scheduling.engine.widths.values import Places, WidthJob, WidthPolicy, WidthView
 
+MOST_BEHIND = -1.0  # rounds
+
 
 class TakeTurns(WidthPolicy):
     def __init__(self) -> None:
-        self._claims: dict[int, float] = {}
+        self._due: dict[int, float] = {}
 
     def fractions(self, view: WidthView) -> Mapping[int, float]:
         """The fraction of time of each job, by number."""
@@ -22,16 +26,14 @@ class TakeTurns(WidthPolicy):
 
     def places(self, view: WidthView) -> dict[int, Places]:
         fractions = self.fractions(view)
-        self._claims = {
-            job.number: self._claims.get(job.number, 0.0) + fractions.get(job.number, 0.0) for job in view.jobs
-        }
+        self._due = {job.number: self._due.get(job.number, 0.0) + fractions.get(job.number, 0.0) for job in view.jobs}
         widths = fitting_widths(view, sorted(view.jobs, key=self._turn))
         for number in widths:
-            self._claims[number] -= 1.0
+            self._due[number] = max(MOST_BEHIND, self._due[number] - 1.0)
         return spread_places(view, widths)
 
     def _turn(self, job: WidthJob) -> tuple[float, bool, int]:
-        return -self._claims[job.number], not job.places, job.number
+        return -self._due[job.number], not job.places, job.number
 
 
 def fitting_widths(view: WidthView, ordered: list[WidthJob]) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """What a policy for elastic jobs sees and returns: jobs with their places and forecasts, and the GPUs of nodes.
 
-The width of a job is its number of GPUs. Policies change widths; the batch size is the business of the job.
+The width of a job is its number of GPUs. Policies change widths; a job chooses its batch size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def width(places: Places) -> int:
     return sum(gpus for _, gpus in places)
 
 
-class Forecast:
+class WidthForecast:
     """What is expected of a job. Widths are given as GPUs and as the nodes that these are on."""
 
     def speeds(self, gpus: Ints, nodes: Ints) -> Floats:
@@ -46,12 +46,13 @@ class WidthJob:
     requested: int  # the width that its user asked for
     widest: int  # more GPUs than this are of no use
     places: Places
-    forecast: Forecast
+    forecast: WidthForecast
 
     @property
     def useful_part(self) -> float:
         """The part of its age in which it was not stopped by changes of places, if it restarts once more."""
-        return max(0.0, self.age_s - self.restarts * self.restart_s) / (self.age_s + self.restart_s)
+        whole_s = self.age_s + self.restart_s
+        return max(0.0, self.age_s - self.restarts * self.restart_s) / whole_s if whole_s else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class WidthView:
     """Everything that a policy may look at. Nodes have equally many GPUs of one type."""
 
     now: float
+    round_s: float  # until the next decision
     nodes: int
     node_gpus: int
     jobs: tuple[WidthJob, ...]  # in order of submission

@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduling.engine.widths.goodput import BatchLimits, BatchSplit, Goodput, GradientNoise, split_of
 from scheduling.engine.widths.step_times import StepMeasurement, StepModel, fitted_model
-from scheduling.engine.widths.values import Floats, Forecast, Ints
+from scheduling.engine.widths.values import Floats, Ints, WidthForecast
 
 Spread = tuple[int, ...]  # GPUs on each node
 StepTimes = Callable[[Spread, int], tuple[float, float]]  # (spread, per GPU) -> seconds to compute, and of the step
@@ -30,7 +30,7 @@ class ElasticModel:
         """The progress at which the speed changes next; at most `work`."""
         raise NotImplementedError
 
-    def forecast(self, progress: float) -> Forecast:
+    def forecast(self, progress: float) -> WidthForecast:
         raise NotImplementedError
 
     @property
@@ -97,7 +97,7 @@ class FixedBatchJob(TrainingModel):
         gain = self.training.gain(split.batch(sum(spread)), self.training.epoch(progress))
         return gain / self.training.step_s(spread, split)
 
-    def forecast(self, progress: float) -> Forecast:
+    def forecast(self, progress: float) -> WidthForecast:
         return KnownSpeed(self, progress)
 
     def steps_left(self, progress: float) -> float:
@@ -109,7 +109,7 @@ class FixedBatchJob(TrainingModel):
         return self.training.step_s(packed(gpus, nodes), split_of(self._batch, gpus, self.training.limits))
 
 
-class KnownSpeed(Forecast):
+class KnownSpeed(WidthForecast):
     def __init__(self, job: FixedBatchJob, progress: float) -> None:
         self._job, self._progress = job, progress
 
@@ -156,9 +156,9 @@ class AdaptiveBatchJob(TrainingModel):
         self._noise = training.noise(batch, epoch)
         return training.gain(batch, epoch) / training.step_s(spread, split)
 
-    def forecast(self, progress: float) -> Forecast:
+    def forecast(self, progress: float) -> WidthForecast:
         goodput = self._goodput(self.training.limits)
-        return Linear() if goodput is None else Expected(goodput, self.work - progress)
+        return UnmeasuredForecast() if goodput is None else FittedForecast(goodput, self.work - progress)
 
     def limits_on(self, spread: Spread) -> BatchLimits:
         """The batch sizes that the job may use on these GPUs."""
@@ -185,7 +185,7 @@ class AdaptiveBatchJob(TrainingModel):
             self._steps = None
 
 
-class Linear(Forecast):
+class UnmeasuredForecast(WidthForecast):
     """Nothing has been measured: twice the GPUs are believed to be twice as fast."""
 
     def speeds(self, gpus: Ints, nodes: Ints) -> Floats:
@@ -196,7 +196,7 @@ class Linear(Forecast):
 
 
 @dataclass(frozen=True)
-class Expected(Forecast):
+class FittedForecast(WidthForecast):
     goodput: Goodput
     left: float
 
@@ -204,4 +204,5 @@ class Expected(Forecast):
         return self.goodput.best(gpus, nodes)[0]
 
     def seconds_left(self, gpus: int, nodes: int) -> float:
-        return self.left / float(self.speeds(np.array([gpus]), np.array([nodes]))[0])
+        speed = float(self.speeds(np.array([gpus]), np.array([nodes]))[0])
+        return self.left / speed if speed > 0 else math.inf

@@ -1,7 +1,7 @@
-"""Replays a policy that decides the width and the nodes of each job, once in every round of a minute.
+"""Replays a policy that decides the width and the nodes of each job, once in every round.
 
 A job whose places change loses the time of a restart and no progress. Within a round its speed may change, where an
-epoch ends. Pure and reproducible: random numbers come from the policies, which have seeds.
+epoch ends. Pure and reproducible.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 from jobs.traces.trace import Floats
 from scheduling.engine.widths.values import NOWHERE, Places, WidthJob, WidthPolicy, WidthView, width
 from scheduling.replay.elastic.jobs import ElasticModel
+
+MAX_IDLE_ROUNDS = 1000  # in which jobs wait and none runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class ElasticOutcome:
 
 
 @dataclass
-class _Run:
+class _ActiveJob:
     """The state of a job that has been submitted and has not ended."""
 
     number: int
@@ -102,11 +104,13 @@ class _Run:
 class ElasticReplay:
     def __init__(self, jobs: Sequence[ElasticJob], policy: WidthPolicy, setting: ElasticSetting) -> None:
         self._jobs, self._policy, self._setting = jobs, policy, setting
-        self._active: list[_Run] = []
+        self._active: list[_ActiveJob] = []
         self._arrived = 0
         self._ended_s = np.full(len(jobs), math.nan)
         self._now = self._busy_gpu_s = 0.0
-        self._restarts = self._rounds = 0
+        self._restarts = self._rounds = self._idle_rounds = 0
+        if too_wide := [at for at, job in enumerate(jobs) if job.gpus > max(group.gpus for group in setting.groups)]:
+            raise ValueError(f"Job {too_wide[0]} needs more GPUs than any group of nodes has.")
 
     def run(self) -> ElasticOutcome:
         while self._active or self._arrived < len(self._jobs):
@@ -127,7 +131,7 @@ class ElasticReplay:
         while self._arrived < len(self._jobs) and self._jobs[self._arrived].submit_s <= self._now:
             job = self._jobs[self._arrived]
             restart_s = self._setting.restart_s if job.restart_s is None else job.restart_s
-            self._active.append(_Run(self._arrived, job, restart_s))
+            self._active.append(_ActiveJob(self._arrived, job, restart_s))
             self._arrived += 1
 
     def _place(self) -> None:
@@ -138,12 +142,17 @@ class ElasticReplay:
         for run in self._active:
             found = [(number, places[run.number]) for number, places in enumerate(decided) if places.get(run.number)]
             run.move(*(found[0] if found else (run.group, NOWHERE)))
+        self._idle_rounds = 0 if any(run.places for run in self._active) else self._idle_rounds + 1
+        if self._idle_rounds > MAX_IDLE_ROUNDS:
+            raise ValueError(f"{self._policy.name} gives no job any GPUs, although jobs wait.")
 
     def _view(self, number: int, group: NodeGroup) -> WidthView:
         jobs = tuple(self._seen(run, number) for run in self._active)
-        return WidthView(now=self._now, nodes=group.nodes, node_gpus=group.node_gpus, jobs=jobs)
+        return WidthView(
+            now=self._now, round_s=self._setting.round_s, nodes=group.nodes, node_gpus=group.node_gpus, jobs=jobs
+        )
 
-    def _seen(self, run: _Run, group: int) -> WidthJob:
+    def _seen(self, run: _ActiveJob, group: int) -> WidthJob:
         model = run.job.models[group]
         return WidthJob(
             number=run.number,

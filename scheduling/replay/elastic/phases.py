@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from scheduling.engine.widths.values import Floats, Forecast, Ints
+from scheduling.engine.widths.values import Floats, Ints, WidthForecast
 from scheduling.replay.elastic.jobs import ElasticModel, Spread
 
 
@@ -40,7 +40,7 @@ class PhasedJob(ElasticModel):
     def next_change(self, progress: float) -> float:
         return self._ends[self._at(progress)]
 
-    def forecast(self, progress: float) -> Forecast:
+    def forecast(self, progress: float) -> WidthForecast:
         phase = self._phases[self._at(progress)]
         return PhaseForecast(phase.steps_per_s, self._left_s(progress, phase))
 
@@ -57,7 +57,7 @@ class PhasedJob(ElasticModel):
 
 
 @dataclass(frozen=True)
-class PhaseForecast(Forecast):
+class PhaseForecast(WidthForecast):
     steps_per_s: float
     left_s: float
 

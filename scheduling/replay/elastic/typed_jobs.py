@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.engine.widths.goodput import BatchLimits
-from scheduling.engine.widths.values import Floats, Forecast, Ints
-from scheduling.replay.elastic.jobs import AdaptiveBatchJob, Linear, Spread, Training
+from scheduling.engine.widths.values import Floats, Ints, WidthForecast
+from scheduling.replay.elastic.jobs import AdaptiveBatchJob, Spread, Training, UnmeasuredForecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +52,23 @@ class TypeModel(AdaptiveBatchJob):
             model._noise = self._noise
         return speed
 
-    def forecast(self, progress: float) -> Forecast:
+    def forecast(self, progress: float) -> WidthForecast:
         if self.is_measured:
             return super().forecast(progress)
         other = next((model for model in self._family if model.is_measured), None)
-        return Linear() if other is None else other.forecast_for(self._on_type, progress)
+        return UnmeasuredForecast() if other is None else other.forecast_for(self._on_type, progress)
 
-    def forecast_for(self, other: TypeTraining, progress: float) -> Forecast:
+    def forecast_for(self, other: TypeTraining, progress: float) -> WidthForecast:
         """What this type says about another one."""
         ratio = other.examples_per_s / self._on_type.examples_per_s
         return ScaledForecast(self.forecast(progress), self._on_type.node_gpus, ratio)
 
 
 @dataclass(frozen=True)
-class ScaledForecast(Forecast):
+class ScaledForecast(WidthForecast):
     """The forecast of another type, whose nodes have `node_gpus` GPUs, `ratio` times as fast."""
 
-    other: Forecast
+    other: WidthForecast
     node_gpus: int
     ratio: float
 

@@ -151,6 +151,7 @@ def test_invalid_form_shows_errors_and_creates_no_replay(people, field, value, s
         ({"power_budget_kw": "nan"}, "power_budget_kw", "Enter a number."),
         ({"power_budget_kw": "-1"}, "power_budget_kw", "greater than or equal to 0"),
         ({"power_budget_kw": "5"}, "power_budget_kw", "5 is not above the"),
+        ({"power_budget_kw": "0"}, "power_budget_kw", "0 is not above the"),
         ({"price_per_kwh": "1e300"}, "price_per_kwh", "less than or equal to 1000000000"),
         ({"sleep": "on", "placement": "count"}, "sleep", "needs a placement on nodes"),
         ({"energy": "on", "policies": ["srtf"]}, "policies", "srtf preempts jobs, which energy does not cover"),
@@ -203,6 +204,17 @@ def test_price_of_the_cluster_is_filled_in_and_asks_for_nothing_alone(people):
     assert replay_of(ada, price_per_kwh="0.31", energy="on").params["price_per_kwh"] == 0.31
     assert replay_of(ada, price_per_kwh="0.4").params["price_per_kwh"] == 0.4
     assert ada.get("/what-if/?price_per_kwh=0.5").context["form"]["price_per_kwh"].value() == "0.5"
+
+
+def test_energy_costs_what_the_chosen_cluster_pays_for_it(people):
+    first = Cluster.objects.get()
+    Cluster.objects.update(kwh_price=0.31)
+    other = make.cluster(name="zeta", nodes=1, kwh_price=0.12)
+    chosen = {"trace": "history", "energy": "on", "price_per_kwh": "0.31"}
+    ada = browser("ada")
+
+    assert replay_of(ada, cluster=other.name, **chosen).params["price_per_kwh"] == 0.12
+    assert replay_of(ada, cluster=first.name, **chosen).params["price_per_kwh"] == 0.31
 
 
 def replay_of(client, **change):

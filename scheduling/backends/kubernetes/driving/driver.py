@@ -34,7 +34,7 @@ from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
 from .submission import CreatedOwner, Submitter
 
-MAX_PASSES = 3  # create pods, admit them, and once more for what appeared meanwhile
+MAX_PASSES = 3  # create pods, admit them, and once for pods that appeared in between
 WAIT_FOR_PODS_S, LOOK_EVERY_S = 1.0, 0.05  # for controllers to create the pods of new gangs
 
 
@@ -89,14 +89,18 @@ class AttemptDriver:
                 self._cluster.follow_all(deadline)
                 nodes, free = self._cluster.nodes.cache.objects, self._free_capacity()
                 features = self._probed_features(deadline)
-                steps = self._steps_of_attempts(free, deadline) if self._await_pods_until else []
         except BackendError as error:
             return [error for _ in requests]
+        steps: list[Step] = []
+        with suppress(BackendError), self._lock:  # not of these attempts, as below
+            steps = self._steps_of_attempts(free, deadline) if self._await_pods_until else []
         by_name = {node.name: node for node in nodes.values()}
         started = self._runner.start(steps, self._now(), deadline)
-        created = self._submitter.submit_all(requests, features, by_name, free, deadline)
-        with suppress(BackendError):  # not of these attempts; decided again by the next look, which reports it
-            self._runner.finish(steps, started)
+        try:
+            created = self._submitter.submit_all(requests, features, by_name, free, deadline)
+        finally:
+            with suppress(BackendError):  # not of these attempts; decided again by the next look, which reports it
+                self._runner.finish(steps, started)
         self._expect_pods([owner for owner in created if isinstance(owner, CreatedOwner)])
         return [owner.uid if isinstance(owner, CreatedOwner) else owner for owner in created]
 

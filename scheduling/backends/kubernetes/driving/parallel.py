@@ -1,7 +1,8 @@
 """Sends commands over parallel connections, and stops when the cluster stops responding.
 
 A chain is a first command and those that may only follow it, such as an owner and the pods of it. The chains of one
-call overlap: while one chain waits for its first command, the following commands of others are sent.
+call overlap: a chain does not wait for the first commands of others. Commands are sent in the order in which they
+become possible, so with many chains most first commands precede the others.
 """
 
 from __future__ import annotations

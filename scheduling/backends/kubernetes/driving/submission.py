@@ -1,9 +1,9 @@
 """Submits attempts: creates the owner of each, and what follows from it.
 
-Failure story: the owner comes first, and everything else is computed from it. Killed after it: the attempt is found by
-its key, and `advance_jobs` of any process creates the rest. Sent twice: the names depend on the key only, so the second
-time the API server says that the object exists, and if its labels are those of the attempt, that is success. If the
-cluster refuses what follows from an owner, the owner is deleted again, and the refusal is the result.
+Failure story: the owner comes first, and everything else is computed from it. If Acme is killed after that, the attempt
+is found by its key, and `advance_jobs` of any process creates the rest. If a request is sent twice, the API server says
+that the object exists, because names depend on the key only; if its labels are those of the attempt, that is success.
+If the cluster refuses what follows from an owner, the owner is deleted again, and the refusal is the result.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Submitter:
     ) -> list[CreatedOwner | BackendError]:
         """The owners, or why there is none."""
         chains = [partial(self._create, request, features, nodes, free, deadline) for request in requests]
-        return [self._checked(result, deadline) for result in self._commands.run(chains, deadline)]
+        return [self._owner_or_refusal(result, deadline) for result in self._commands.run(chains, deadline)]
 
     def _create(
         self,
@@ -89,7 +89,9 @@ class Submitter:
         later = dependents(owner.body)
         return owner, [partial(create_once, self._api, self._cluster, new, deadline) for new in later]
 
-    def _checked(self, result: ChainResult[CreatedOwner], deadline: RequestDeadline) -> CreatedOwner | BackendError:
+    def _owner_or_refusal(
+        self, result: ChainResult[CreatedOwner], deadline: RequestDeadline
+    ) -> CreatedOwner | BackendError:
         """The owner, unless the cluster refused what follows from it: then it is deleted.
 
         What failed for another reason is created by `advance_jobs`.

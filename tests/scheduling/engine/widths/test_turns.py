@@ -8,9 +8,9 @@ import pytest
 from scheduling.engine.widths.equal_delays import EqualDelays
 from scheduling.engine.widths.equal_time import EqualTime
 from scheduling.engine.widths.most_steps import MostSteps
-from scheduling.engine.widths.shockwave import ROUND_S, ROUNDS, FairProgress, PlannedJob, plan_within
+from scheduling.engine.widths.shockwave import ROUNDS, FairProgress, PlannedJob, plan_within
 from scheduling.engine.widths.values import NOWHERE
-from tests.scheduling.engine.widths.widths_make import job, view
+from tests.scheduling.engine.widths.widths_make import ROUND_S, job, view
 
 
 def rounds_run(policy, jobs, rounds, **cluster):
@@ -32,13 +32,29 @@ def test_jobs_of_any_width_get_equal_time():
     assert ran[1] >= ran[0]
 
 
-def test_job_that_runs_goes_on_if_claims_are_equal():
+def test_job_that_comes_to_a_full_cluster_gets_its_part_at_once():
+    jobs = [job(number, requested=8) for number in range(11)]
+    policy = EqualTime()
+    rounds_run(policy, jobs[:10], 100, nodes=8)
+
+    assert rounds_run(policy, jobs, 22, nodes=8)[10] == pytest.approx(22 * 32 / 88, abs=1)
+
+
+def test_job_that_used_idle_gpus_does_not_pay_for_it_later():
+    idle, other = job(0, requested=4, exponent=0.2), job(1, requested=4, exponent=0.1)
+    policy = MostSteps()
+    rounds_run(policy, [job(2, requested=4, exponent=1.0), idle], 50, nodes=2)
+
+    assert rounds_run(policy, [idle, other], 5, nodes=1)[0] >= 3
+
+
+def test_job_that_runs_goes_on_if_as_much_is_due_to_both():
     running = job(1, requested=4, places=((0, 4),))
 
     assert set(EqualTime().places(view(job(0, requested=4), running, nodes=1))) == {1}
 
 
-def test_gpus_that_no_fraction_claims_are_used():
+def test_gpus_without_a_fraction_are_used():
     assert set(MostSteps().places(view(job(0, requested=3), job(1, requested=2), job(2), nodes=1))) == {0, 2}
 
 
@@ -81,7 +97,7 @@ def test_late_short_job_goes_before_others():
 
 def planned(number, left_rounds, requested=1):
     left_s = left_rounds * ROUND_S
-    return PlannedJob(job(number, requested=requested), left_s, left_s, 1.0)
+    return PlannedJob(job(number, requested=requested), ROUND_S, left_s, left_s, 1.0)
 
 
 def test_plan_meets_the_limit_before_it_shares_the_rest():
@@ -113,6 +129,11 @@ def test_plan_is_kept_until_a_job_comes():
     stopped = [replace(each, places=NOWHERE) for each in jobs]
 
     assert holder not in policy.places(view(*stopped, late, nodes=1))
+
+
+def test_plan_needs_to_know_what_is_left():
+    with pytest.raises(ValueError, match="shockwave needs the time that is left for each job; job 0 has no forecast"):
+        FairProgress().places(view(job(0, work=float("inf"))))
 
 
 def test_empty_cluster_has_no_plan():

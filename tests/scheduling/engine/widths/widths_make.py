@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from scheduling.engine.widths.values import Forecast, WidthJob, WidthView
+from scheduling.engine.widths.values import WidthForecast, WidthJob, WidthView
+
+ROUND_S = 120.0
 
 
-class PowerLaw(Forecast):
+class PowerLaw(WidthForecast):
     """A job whose speed is a power of its width, on any nodes. `speed`: on one GPU."""
 
     def __init__(self, exponent=1.0, work=1000.0, speed=1.0):
@@ -34,4 +36,4 @@ def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, re
 
 
 def view(*jobs, nodes=2, node_gpus=4, now=0.0):
-    return WidthView(now=now, nodes=nodes, node_gpus=node_gpus, jobs=jobs)
+    return WidthView(now=now, round_s=ROUND_S, nodes=nodes, node_gpus=node_gpus, jobs=jobs)

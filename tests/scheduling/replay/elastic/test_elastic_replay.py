@@ -78,6 +78,16 @@ def test_policy_that_uses_too_many_gpus_is_refused():
         ends([fixed(0, 50)], Places(((0, 5),)))
 
 
+def test_job_that_is_wider_than_the_cluster_is_refused():
+    with pytest.raises(ValueError, match="Job 1 needs more GPUs than any group of nodes has"):
+        replay_elastic([fixed(0, 10), fixed(0, 10, gpus=9)], TwoQueues(), SETTING)
+
+
+def test_policy_that_never_runs_the_waiting_jobs_is_refused():
+    with pytest.raises(ValueError, match="given gives no job any GPUs, although jobs wait"):
+        replay_elastic([fixed(0, 10)], Places(()), SETTING)
+
+
 def test_speed_changes_where_an_epoch_ends():
     """In the second epoch, a step with twice the batch is worth two."""
     noise = np.array([[0.0, 1e12], [0.0, 1e12]])
