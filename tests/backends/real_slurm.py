@@ -106,7 +106,11 @@ class RealSlurm:
     # Power saving: the programs of Slurm leave orders, which the test carries out as the site's machines would
 
     def power(self, name: str, *, up: bool) -> None:
-        """What an operator types; this version of slurmrestd cannot change nodes."""
+        """What an operator types; this version of slurmrestd cannot change nodes. A machine that is on stays as it is:
+        the order may come twice, and Slurm would wait for another boot.
+        """
+        if up and name in self._by_role:
+            return
         self._run_command(["scontrol", "update", f"NodeName={name}", f"State=POWER_{'UP' if up else 'DOWN'}"])
 
     def carry_out_power_orders(self) -> None:
