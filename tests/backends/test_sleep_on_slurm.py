@@ -74,7 +74,7 @@ def test_night_and_morning_on_a_real_slurm(slurm, site):
         night.once(lambda: night.states() == {"awake": NODES - 1}, "all nodes awake")
 
         assert set(slurm.resumed) == set(slurm.suspended)  # a message may come twice, and so may the order to Slurm
-        assert not night.flags()
+        night.once(lambda: not night.flags(), "the end of all boots")
         spent = night.hours_by_bucket()
         assert spent["asleep"] > 0 and "down" not in spent
         assert not Incident.objects.exists()
