@@ -3,7 +3,8 @@
 Failure story: every step leaves a state from which the next look continues. A list that does not end within a look's
 deadline goes on with its next page. A watch that ended or was cut begins again at the last complete event. If the API
 server has forgotten that version, or says something that is not an event, everything is listed again; until then the
-old objects stay, so what vanished meanwhile is noticed.
+old objects stay, so what vanished meanwhile is noticed. A list that is older than what is known is refused: what it
+lacks has not vanished, it did not exist then.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FollowedCollection(Generic[T]):
         self._expectations = threading.Lock()
         self._listed: list[ReducedObject[T]] = []
         self._next_page = ""
-        self._is_listed = False
+        self._is_listed = self._may_be_older = False
         self._stream: WatchStream | None = None
         self._stream_generation = 0
 
@@ -55,6 +56,10 @@ class FollowedCollection(Generic[T]):
                 self.list_again()
         raise ClusterUnreachable(f"{self._api.server}: {self.path} cannot be followed; it is listed again next time")
 
+    def is_newer_than(self, version: str) -> bool:
+        known = self.cache.resource_version
+        return known.isdigit() and version.isdigit() and int(known) > int(version)
+
     def expect_version(self, version: str) -> None:
         """The next look must include this version of one of the objects. May be called by any thread."""
         with self._expectations:
@@ -69,6 +74,14 @@ class FollowedCollection(Generic[T]):
         """Forget the version, not the objects."""
         self.stop()
         self._is_listed, self._listed, self._next_page = False, [], ""
+
+    def list_restored(self) -> None:
+        """List again, although the storage is older than what is known: it was restored from a backup."""
+        self.list_again()
+        self._may_be_older = True
+        with self._expectations:
+            self._expected_version = 0
+            self._expected.clear()
 
     def stop(self) -> None:
         if self._stream is not None:
@@ -107,8 +120,11 @@ class FollowedCollection(Generic[T]):
             self._listed += map(self.cache.reduce, items)
             if not self._next_page:
                 break
+        if self.is_newer_than(version) and not self._may_be_older:
+            self.list_again()
+            raise ClusterUnreachable(f"{self._api.server}: the list {self.path} is older than an earlier response")
         self.cache.replace_all(self._listed, version, now)
-        self._is_listed, self._listed = True, []
+        self._is_listed, self._may_be_older, self._listed = True, False, []
         with self._expectations:
             for uid in shown:
                 self._expected.pop(uid, None)

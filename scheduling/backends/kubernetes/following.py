@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from ..base import ClusterUnreachable
 from ..http_client import RequestDeadline
 from .api_client import ApiClient
 from .api_errors import FORBIDDEN, NOT_FOUND, ApiRefusal
@@ -33,6 +34,7 @@ from .workloads import QuotaWait, Workload, read_quota_wait, read_workload
 T = TypeVar("T")
 
 DISCOVER_EVERY_S = 300.0  # operators of the cluster may install further kinds of workloads
+RESTORED_AFTER_S = 60.0  # longer than a cache or a lagging server answers from the past
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 
 
@@ -59,6 +61,7 @@ class ClusterFollower:
         self._workloads: dict[ServedResource, FollowedCollection[Workload]] = {}
         self._quota_waits: dict[ServedResource, FollowedCollection[QuotaWait]] = {}
         self._discover_at = monotonic()
+        self._older_since: float | None = None  # since when the storage says an older version than what was read
         self.groups: Mapping[str, Sequence[str]] = {}  # API group → versions, as discovered
 
     def _new_config_maps(self, namespace: str) -> FollowedCollection[Workload]:
@@ -135,11 +138,19 @@ class ClusterFollower:
             collection.stop()
 
     def _check_version(self, current: str) -> None:
-        """List everything again if the storage is older than what was read: it was restored from a backup."""
-        for collection in self.collections():
-            known = collection.cache.resource_version
-            if known.isdigit() and current.isdigit() and int(current) < int(known):
-                collection.list_again()
+        """Raises ClusterUnreachable while the storage says an older version than what was read. A server that repeats
+        old responses does so for seconds; if it lasts, the storage was restored from a backup, and is listed again.
+        """
+        newer = [collection for collection in self.collections() if collection.is_newer_than(current)]
+        if not newer:
+            self._older_since = None
+            return
+        if self._older_since is None:
+            self._older_since = self._monotonic()
+        if self._monotonic() - self._older_since < RESTORED_AFTER_S:
+            raise ClusterUnreachable(f"{self._api.server}: its state is older than in an earlier response")
+        for collection in newer:
+            collection.list_restored()
 
     def _follow_allowed(
         self, collections: dict[ServedResource, FollowedCollection[T]], deadline: RequestDeadline

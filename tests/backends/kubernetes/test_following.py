@@ -9,6 +9,8 @@ import yaml
 
 from jobs.core.lifecycle import State
 from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
+from scheduling.backends.kubernetes.backend import KubernetesBackend
+from scheduling.backends.kubernetes.following import RESTORED_AFTER_S
 from scheduling.backends.opening import open_backend
 from tests.backends.kubernetes.objects import node, pod, workload
 from tests.backends.kubernetes.scripted_api import serving, status, until_watched
@@ -47,6 +49,14 @@ def names(backend):
 
 def lists_of(api, path):
     return [query for asked, query in api.requests if asked == path and "watch" not in query and query["limit"] != "1"]
+
+
+def refusal(backend):
+    try:
+        backend.jobs()
+    except ClusterUnreachable as error:
+        return str(error)
+    return ""
 
 
 def until_names(backend, *expected):
@@ -155,16 +165,51 @@ def test_expired_version_lists_again_and_notices_what_vanished(api, backend):
     assert states["research/pod/b"] == State.PENDING
 
 
-def test_restored_storage_lists_again(api, backend):
+def test_restored_storage_lists_again(api):
+    seconds = [0.0]
+    backend = KubernetesBackend(
+        "kubernetes:///k", read_file=lambda path: config(api.server), timeout_s=60, monotonic=lambda: seconds[0]
+    )
     api.version = 3_000_000
     api.objects[PODS] = [pod("a"), pod("b")]
-    assert names(backend) == ["a", "b"]
+    with closing(backend):
+        assert names(backend) == ["a", "b"]
 
-    api.version, api.objects[PODS] = 2_000_000, [pod("b")]
+        api.version, api.objects[PODS] = 2_000_000, [pod("b")]
+        with pytest.raises(ClusterUnreachable, match="its state is older than in an earlier response"):
+            backend.jobs()
+        seconds[0] = RESTORED_AFTER_S
 
-    assert names(backend) == ["a", "b"]
-    assert len(lists_of(api, PODS)) == 2
-    assert {job.name: job.state for job in backend.jobs()}["research/pod/a"] == State.CANCELLED
+        assert names(backend) == ["a", "b"]
+        assert len(lists_of(api, PODS)) == 2
+        assert {job.name: job.state for job in backend.jobs()}["research/pod/a"] == State.CANCELLED
+
+
+def test_older_response_ends_no_job(api, backend):
+    """A lagging server repeats what it said before a pod existed."""
+    api.objects[PODS] = [pod("a")]
+    assert names(backend) == ["a"]
+    version, api.version = api.version, 1
+
+    with pytest.raises(ClusterUnreachable, match="its state is older than in an earlier response"):
+        backend.jobs()
+    api.version = version
+
+    assert {job.state for job in backend.jobs()} == {State.PENDING}
+    assert len(lists_of(api, PODS)) == 1
+
+
+def test_older_list_of_one_collection_is_refused(api, backend):
+    api.version = 3_000_000
+    api.objects[PODS] = [pod("a")]
+    assert names(backend) == ["a"]
+    until_watched(api, PODS)
+    api.scripts[PODS] = [lambda query: {"metadata": {"resourceVersion": "2000000"}, "items": []}]
+
+    api.send_raw(PODS, b"not JSON\n")
+
+    until(lambda: "the list /api/v1/pods is older" in refusal(backend), what="the older list is refused")
+    assert {job.name: job.state for job in backend.jobs()} == {"research/pod/a": State.PENDING}
 
 
 def test_dead_server_is_unreachable_and_the_state_is_kept():
