@@ -36,11 +36,11 @@ class PlannedJob:
     total_s: float
     weight: float
 
-    def left_after_s(self, rounds: int) -> float:
+    def seconds_left_after(self, rounds: int) -> float:
         return self.left_s - rounds * self.round_s
 
     def utility(self, rounds: int) -> float:
-        done = 1 - self.left_after_s(rounds) / self.total_s
+        done = 1 - self.seconds_left_after(rounds) / self.total_s
         return self.weight * float(np.interp(done, PROGRESS, LOGARITHMS))
 
     def gain_per_gpu(self, rounds: int) -> float:
@@ -51,7 +51,7 @@ class PlannedJob:
         """The rounds after which at most so much is left."""
         return min(ROUNDS, max(0, math.ceil((self.left_s - limit_s) / self.round_s)))
 
-    def useful(self) -> int:
+    def rounds_to_end(self) -> int:
         return min(ROUNDS, math.ceil(self.left_s / self.round_s))
 
 
@@ -94,14 +94,14 @@ class Plan:
 
     def value(self, jobs: list[PlannedJob]) -> float:
         utility = sum(job.utility(self.rounds[job.job.number]) for job in jobs) / max(1, len(jobs) * ROUNDS)
-        left_s = [job.left_after_s(self.rounds[job.job.number]) for job in jobs]
+        left_s = [job.seconds_left_after(self.rounds[job.job.number]) for job in jobs]
         return utility - PENALTY * max([0.0, *left_s])
 
     def turn(self, job: PlannedJob) -> tuple[bool, bool, bool, bool, float]:
         """Jobs of the plan first: those that need all its rounds, those that run, those that it ends, late ones."""
         rounds = self.rounds[job.job.number]
         is_critical = min(rounds, job.rounds_for_limit(self.limit_s)) == ROUNDS
-        return rounds <= 0, not is_critical, not job.job.places, rounds < job.useful(), -job.weight
+        return rounds <= 0, not is_critical, not job.job.places, rounds < job.rounds_to_end(), -job.weight
 
 
 def best_plan(jobs: list[PlannedJob], gpus: int) -> Plan:
@@ -124,7 +124,7 @@ def plan_within(jobs: list[PlannedJob], gpus: int, limit_s: float) -> dict[int, 
     while queue and left:
         _, at = heapq.heappop(queue)
         job, number = jobs[at], jobs[at].job.number
-        if job.job.requested <= left and rounds[number] < job.useful():
+        if job.job.requested <= left and rounds[number] < job.rounds_to_end():
             rounds[number] += 1
             left -= job.job.requested
             heapq.heappush(queue, (-job.gain_per_gpu(rounds[number]), at))

@@ -92,13 +92,13 @@ class _Fit:
         self._log_compute = np.log([row.compute_s for row in measured])
         self._log_step = np.log([row.step_s for row in measured])
         self._values = np.array(START)
-        self._free = self._known_parameters()
+        self._free = self._parameters_to_search()
         self._values[2:6][~self._free[2:6]] = SMALLEST_S
         self.start = np.log(self._values[self._free])
         limits = [(np.log(SMALLEST_S), np.log(LONGEST_S))] * 6 + [(np.log(OVERLAP[0]), np.log(OVERLAP[1]))]
         self.bounds = [limit for limit, free in zip(limits, self._free, strict=True) if free]
 
-    def _known_parameters(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _parameters_to_search(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which parameters are searched. The time of one batch size is half constant, half per item."""
         crossed = bool((self._nodes > 1).any())
         shared = bool(((self._nodes == 1) & (self._gpus > 1)).any())

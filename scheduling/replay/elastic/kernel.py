@@ -147,12 +147,12 @@ class ElasticReplay:
             raise ValueError(f"{self._policy.name} gives no job any GPUs, although jobs wait.")
 
     def _view(self, number: int, group: NodeGroup) -> WidthView:
-        jobs = tuple(self._seen(run, number) for run in self._active)
+        jobs = tuple(self._width_job(run, number) for run in self._active)
         return WidthView(
             now=self._now, round_s=self._setting.round_s, nodes=group.nodes, node_gpus=group.node_gpus, jobs=jobs
         )
 
-    def _seen(self, run: _ActiveJob, group: int) -> WidthJob:
+    def _width_job(self, run: _ActiveJob, group: int) -> WidthJob:
         model = run.job.models[group]
         return WidthJob(
             number=run.number,

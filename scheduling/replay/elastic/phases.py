@@ -42,12 +42,12 @@ class PhasedJob(ElasticModel):
 
     def forecast(self, progress: float) -> WidthForecast:
         phase = self._phases[self._at(progress)]
-        return PhaseForecast(phase.steps_per_s, self._left_s(progress, phase))
+        return PhaseForecast(phase.steps_per_s, self._seconds_left(progress, phase))
 
     def _at(self, progress: float) -> int:
         return min(bisect_right(self._ends, progress), len(self._ends) - 1)
 
-    def _left_s(self, progress: float, present: Phase) -> float:
+    def _seconds_left(self, progress: float, present: Phase) -> float:
         if self._knows_phases:
             return self.work - progress
         at = self._at(progress)

@@ -32,7 +32,7 @@ from .advancing import StepRunner
 from .eviction import evict_pod
 from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
-from .submission import CreatedOwner, Submitter
+from .submission import ClusterLook, CreatedOwner, Submitter
 
 MAX_PASSES = 3  # create pods, admit them, and once for pods that appeared in between
 WAIT_FOR_PODS_S, LOOK_EVERY_S = 1.0, 0.05  # for controllers to create the pods of new gangs
@@ -87,17 +87,15 @@ class AttemptDriver:
         try:
             with self._lock:
                 self._cluster.follow_all(deadline)
-                nodes, free = self._cluster.nodes.cache.objects, self._free_capacity()
-                features = self._probed_features(deadline)
+                look = self._look(deadline)
         except BackendError as error:
             return [error for _ in requests]
         steps: list[Step] = []
         with suppress(BackendError), self._lock:  # not of these attempts, as below
-            steps = self._steps_of_attempts(free, deadline) if self._await_pods_until else []
-        by_name = {node.name: node for node in nodes.values()}
+            steps = self._steps_of_attempts(look.free, deadline) if self._await_pods_until else []
         started = self._runner.start(steps, self._now(), deadline)
         try:
-            created = self._submitter.submit_all(requests, features, by_name, free, deadline)
+            created = self._submitter.submit_all(requests, look, deadline)
         finally:
             with suppress(BackendError):  # not of these attempts; decided again by the next look, which reports it
                 self._runner.finish(steps, started)
@@ -213,6 +211,10 @@ class AttemptDriver:
         attempts = self.attempts()
         late = self.late_uids(attempts, deadline)
         return next_steps(attempts, free, self._cluster.lost_nodes(), late, self._now())
+
+    def _look(self, deadline: RequestDeadline) -> ClusterLook:
+        nodes = {node.name: node for node in self._cluster.nodes.cache.objects.values()}
+        return ClusterLook(features=self._probed_features(deadline), nodes=nodes, free=self._free_capacity())
 
     def _free_capacity(self) -> FreeCapacity:
         return FreeCapacity(self._cluster.nodes.cache.objects.values(), self._cluster.pods.cache.objects.values())

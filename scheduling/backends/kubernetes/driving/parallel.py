@@ -8,7 +8,8 @@ become possible, so with many chains most first commands precede the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -61,7 +62,9 @@ class ParallelCommands:
         if isinstance(begun, BackendError):
             return begun, []
         first, calls = begun
-        return first, [self._pool.submit(guard.run, call) for call in calls]
+        with suppress(RuntimeError):  # closed meanwhile: `advance_jobs` makes the rest
+            return first, [self._pool.submit(guard.run, call) for call in calls]
+        return first, []
 
 
 _Begun = tuple[T | BackendError, Sequence["Future[object]"]]
@@ -73,12 +76,23 @@ class StartedChains(Generic[T]):
 
     def results(self) -> list[ChainResult[T]]:
         """Wait for all of them. In the order of the chains."""
-        return [_chain_result(*future.result()) for future in self._begun]
+        return [_chain_result(future) for future in self._begun]
 
 
-def _chain_result(first: T | BackendError, later: Sequence[Future[object]]) -> ChainResult[T]:
-    results = [future.result() for future in later]
+def _chain_result(chain: Future[_Begun[T]]) -> ChainResult[T]:
+    begun = _result(chain)
+    if isinstance(begun, BackendError):
+        return ChainResult(begun)
+    first, later = begun
+    results = [_result(future) for future in later]
     return ChainResult(first, [result for result in results if isinstance(result, BackendError)])
+
+
+def _result(future: Future[T]) -> T | ClusterUnreachable:
+    try:
+        return future.result()
+    except CancelledError:
+        return ClusterUnreachable("the connections to the cluster were closed")
 
 
 class _Guard:

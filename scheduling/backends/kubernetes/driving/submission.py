@@ -58,6 +58,15 @@ class CreatedOwner:
         return bool(text_at(self.body, "spec", "nodeName"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterLook:
+    """What all submissions of one call need to know of the cluster."""
+
+    features: ApiFeatures
+    nodes: Mapping[str, NodeReport]  # by name
+    free: FreeCapacity
+
+
 class Submitter:
     def __init__(
         self, api: ApiClient, cluster: ClusterFollower, template: PodTemplate, commands: ParallelCommands
@@ -65,27 +74,17 @@ class Submitter:
         self._api, self._cluster, self._template, self._commands = api, cluster, template, commands
 
     def submit_all(
-        self,
-        requests: Sequence[SubmitRequest],
-        features: ApiFeatures,
-        nodes: Mapping[str, NodeReport],
-        free: FreeCapacity,
-        deadline: RequestDeadline,
+        self, requests: Sequence[SubmitRequest], look: ClusterLook, deadline: RequestDeadline
     ) -> list[CreatedOwner | BackendError]:
         """The owners, or why there is none."""
-        chains = [partial(self._create, request, features, nodes, free, deadline) for request in requests]
+        chains = [partial(self._create, request, look, deadline) for request in requests]
         return [self._owner_or_refusal(result, deadline) for result in self._commands.run(chains, deadline)]
 
     def _create(
-        self,
-        request: SubmitRequest,
-        features: ApiFeatures,
-        nodes: Mapping[str, NodeReport],
-        free: FreeCapacity,
-        deadline: RequestDeadline,
+        self, request: SubmitRequest, look: ClusterLook, deadline: RequestDeadline
     ) -> tuple[CreatedOwner, list[Call]]:
         """Create the owner. Return it, and what creates the objects that follow from it."""
-        owner = self._create_owner(request, features, nodes, free, deadline)
+        owner = self._create_owner(request, look, deadline)
         later = dependents(owner.body)
         return owner, [partial(create_once, self._api, self._cluster, new, deadline) for new in later]
 
@@ -104,16 +103,9 @@ class Submitter:
             delete_object(self._api, owner.path, deadline)
         return refusal
 
-    def _create_owner(
-        self,
-        request: SubmitRequest,
-        features: ApiFeatures,
-        nodes: Mapping[str, NodeReport],
-        free: FreeCapacity,
-        deadline: RequestDeadline,
-    ) -> CreatedOwner:
-        check_nodes(request, nodes)
-        new = with_plan(owner_object(request, self._template, features), request, free)
+    def _create_owner(self, request: SubmitRequest, look: ClusterLook, deadline: RequestDeadline) -> CreatedOwner:
+        check_nodes(request, look.nodes)
+        new = with_plan(owner_object(request, self._template, look.features), request, look.free)
         try:
             answer = self._api.command("POST", new.collection, deadline, new.body)
         except CommandRefused as error:

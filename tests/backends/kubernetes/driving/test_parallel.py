@@ -96,3 +96,20 @@ def test_nothing_is_sent_after_the_deadline(commands):
     (result,) = run(commands, [lambda: (made.append(1), [])], seconds=0)
 
     assert isinstance(result.first, ClusterUnreachable) and made == []
+
+
+def test_close_in_the_middle_of_an_operation_is_an_error_of_what_was_not_sent(commands):
+    closed, last = threading.Event(), threading.Event()
+
+    def waiting():
+        last.set()
+        return closed.wait(PATIENCE_S), [failing(AssertionError("sent after the end"))]
+
+    started = commands.start([waiting] * CONNECTIONS + [lambda: ("late", [])], RequestDeadline(PATIENCE_S))
+    assert last.wait(PATIENCE_S)
+    commands.close()
+    closed.set()
+    *sent, late = started.results()
+
+    assert [result.first for result in sent] == [True] * CONNECTIONS
+    assert isinstance(late.first, ClusterUnreachable)
