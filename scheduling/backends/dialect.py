@@ -213,7 +213,9 @@ def resume_body() -> dict[str, Any]:
 
 
 def power_body(*, up: bool) -> dict[str, Any]:
-    """SuspendProgram or ResumeProgram is called for the node; running jobs end first. Repeating it has no effect."""
+    """SuspendProgram or ResumeProgram is called for the node; running jobs end first. POWER_UP must not be sent for a
+    node that boots: Slurm then calls ResumeProgram again and waits for another boot.
+    """
     return {"state": ["POWER_UP" if up else "POWER_DOWN"]}
 
 

@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from jobs.core.lifecycle import NodeFlag
+
 from . import dialect
 from .base import (
     AccountingUnavailable,
@@ -306,6 +308,9 @@ class SlurmBackend:
         self._update_node(node, dialect.power_body(up=False))
 
     def power_up(self, node: str) -> None:
+        """A node that boots already, as for a job, is left alone: Slurm would wait for another boot of it."""
+        if any(row.name == node and NodeFlag.POWERING_UP in row.flags for row in self.nodes()):
+            return
         self._update_node(node, dialect.power_body(up=True))
 
     def close(self) -> None:

@@ -236,12 +236,16 @@ class ClusterController:
             self._fall_asleep_if_empty(name, now)
 
     def power_up(self, name: str, now: float) -> None:
-        """Boot the node if it sleeps or once it has fallen asleep; keep it awake if it has not begun to."""
+        """Boot the node if it sleeps or once it has fallen asleep; keep it awake if it has not begun to. As in Slurm,
+        a node that boots already is expected to boot once more, which a machine that is on does not.
+        """
         node = self.node(name)
         if node.power == NodeFlag.POWERED_DOWN:
             self._boot(node, now)
         elif node.power == NodeFlag.POWERING_DOWN:
             self._set_node(replace(node, wakes_again=True), now)
+        elif node.power == NodeFlag.POWERING_UP:
+            self._change_power(replace(node, misses_boot=True), node.power, now, self._timing.resume_timeout_s)
         elif node.power == NodeFlag.POWER_DOWN:
             self._set_node(replace(node, power=None), now)
             self._has_pending_changes = True
@@ -254,7 +258,7 @@ class ClusterController:
     def _boot(self, node: SlurmNode, now: float) -> None:
         stuck = self._fault_registry.keeps_asleep(node.name, now)
         lasts_s = self._timing.resume_timeout_s if stuck else self._timing.boot_s
-        self._change_power(replace(node, wakes_again=False), NodeFlag.POWERING_UP, now, lasts_s)
+        self._change_power(replace(node, wakes_again=False, misses_boot=False), NodeFlag.POWERING_UP, now, lasts_s)
 
     def _change_power(self, node: SlurmNode, power: NodeFlag | None, now: float, lasts_s: float = 0.0) -> None:
         at = now + lasts_s if lasts_s else 0.0
@@ -268,7 +272,9 @@ class ClusterController:
             self._change_power(node, NodeFlag.POWERED_DOWN, now)
             if node.wakes_again:
                 self._boot(self._nodes[node.name], now)
-        elif node.power == NodeFlag.POWERING_UP and self._fault_registry.keeps_asleep(node.name, now):
+        elif node.power == NodeFlag.POWERING_UP and (
+            node.misses_boot or self._fault_registry.keeps_asleep(node.name, now)
+        ):
             self.set_down(node.name, "ResumeTimeout reached", "slurm", now)
         elif node.power == NodeFlag.POWERING_UP:
             self._change_power(replace(node, boot_at=now), None, now)

@@ -145,6 +145,7 @@ class SlurmNode:
     power: NodeFlag | None = None  # one of ASLEEP_NODE_FLAGS; None: awake
     power_at: float = 0.0  # when `power` changes by itself
     wakes_again: bool = False  # it was asked to power up while it was powering down
+    misses_boot: bool = False  # it was asked to power up while it booted: the controller waits for a boot that is over
 
     @property
     def usable(self) -> bool:

@@ -444,6 +444,8 @@ class SleepContract:
         until(lambda: NodeFlag.POWERED_DOWN in node_of(site, node).flags, what="asleep")
 
         site.backend.power_up(node)
+        until(lambda: NodeFlag.POWERED_DOWN not in node_of(site, node).flags, what="booting")
+        site.backend.power_up(node)
 
         until(lambda: not node_of(site, node).flags, what="awake")
         site.backend.power_up(node)

@@ -106,15 +106,21 @@ class RealSlurm:
     # Power saving: the programs of Slurm leave orders, which the test carries out as the site's machines would
 
     def power(self, name: str, *, up: bool) -> None:
-        """What an operator types; this version of slurmrestd cannot change nodes. A machine that is on stays as it is:
-        the order may come twice, and Slurm would wait for another boot.
+        """What an operator types; this version of slurmrestd cannot change nodes. A node that does not sleep, or boots
+        for a job already, stays as it is: Slurm would wait for another boot.
         """
-        if up and name in self._by_role:
+        if up and "POWERED_DOWN" not in self._node_flags(name):
             return
         self._run_command(["scontrol", "update", f"NodeName={name}", f"State=POWER_{'UP' if up else 'DOWN'}"])
 
+    def _node_flags(self, name: str) -> list[str]:
+        shown = self._run_command(["scontrol", "-o", "show", "node", name])
+        return dict(word.partition("=")[::2] for word in shown.split())["State"].split("+")
+
     def carry_out_power_orders(self) -> None:
-        """Turn machines off and on: each one is a slurmd. `-b` makes it report a boot."""
+        """Turn machines off and on: each one is a slurmd. `-b` makes it report a boot. A machine that is on is turned
+        off first, because Slurm waits for a boot after each order.
+        """
         for order in sorted(self._orders.glob("*.off")):
             order.unlink()
             for name in self._names_in(order.stem):
@@ -124,8 +130,9 @@ class RealSlurm:
             order.unlink()
             for name in self._names_in(order.stem):
                 self.resumed.append(name)
-                if name not in self._by_role:
-                    self._by_role[name] = self._launch("slurmd", "-D", "-b", "-N", name)
+                if name in self._by_role:
+                    self._kill(name)
+                self._by_role[name] = self._launch("slurmd", "-D", "-b", "-N", name)
 
     def _names_in(self, hostlist: str) -> list[str]:
         return self._run_command(["scontrol", "show", "hostnames", hostlist]).split()

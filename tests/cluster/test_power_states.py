@@ -91,6 +91,17 @@ def test_node_that_is_asked_to_wake_while_it_falls_asleep_boots_afterwards():
     assert flags(cluster, SUSPEND_S + BOOT_S) == frozenset()
 
 
+def test_node_that_is_asked_to_wake_while_it_boots_is_down_as_it_does_not_boot_twice():
+    cluster = asleep(A)
+    cluster.power_up(A, NOW + 20)
+
+    cluster.power_up(A, NOW + 21)
+
+    assert NodeFlag.POWERING_UP in flags(cluster, 21 + BOOT_S)
+    flags(cluster, 21 + RESUME_TIMEOUT_S)
+    assert (cluster.node_state(A)[0], cluster.nodes[A].reason) == (NodeState.DOWN, "ResumeTimeout reached")
+
+
 def test_node_that_does_not_wake_is_down_until_it_is_resumed():
     cluster = asleep(A)
     job = cluster.submit(request(A), NOW + 20)
