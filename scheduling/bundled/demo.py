@@ -5,9 +5,10 @@ The requests of the jobs are those of real users. How a job will go is told to t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from random import Random
 
 from django.conf import settings
@@ -34,6 +35,8 @@ from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
 MAX_WAITING_JOBS = 150  # no more jobs are submitted while this many wait
 IDLE_CLUSTER_SHARE = 0.2
+LONG_RUN_SHARES = (1 / 4, 1 / 6)  # of the nodes, for pretraining runs of days
+MIN_LONG_RUN_LIMIT = timedelta(days=1)
 
 
 @transaction.atomic
@@ -70,31 +73,50 @@ def set_quotas(cluster: Cluster, gpus: int) -> None:
         Quota.objects.get_or_create(team=team, cluster=cluster, kind="", defaults={"gpus": quota})
 
 
-def workload_target(cluster: Cluster, *, speed: float, longest_s: float) -> WorkloadSettings | None:
-    """Return the settings of the workload, or None until the cluster has reported its nodes."""
+@dataclass(frozen=True, kw_only=True)
+class DemoLoad:
+    """What the users submit to a cluster: pretraining runs of days, and short jobs on the other GPUs."""
+
+    gpus: int
+    long_run_nodes: tuple[int, ...]
+    short_jobs: WorkloadSettings
+
+
+def load_of(cluster: Cluster, *, speed: float, longest_s: float) -> DemoLoad | None:
+    """Return the load of the cluster, or None until it has reported its nodes."""
     counts = list(Node.objects.filter(cluster=cluster, gpus__gt=0).values_list("gpus", flat=True))
     if not counts:
         return None
     site, node, gpus = DEMO_SITES[cluster.name], max(counts), sum(counts)
-    widest = max(node, int(gpus * site.most_gpus_share) // node * node)
-    return WorkloadSettings(
-        gpus=gpus, gpus_per_node=node, most_gpus=widest, speed=speed, longest_s=longest_s, profiles=site.profiles
+    long_run_nodes = tuple(max(1, int(len(counts) * share)) for share in LONG_RUN_SHARES)
+    short_jobs = WorkloadSettings(
+        gpus=max(node, gpus - node * sum(long_run_nodes)),
+        gpus_per_node=node,
+        most_gpus=max(node, int(gpus * site.most_gpus_share) // node * node),
+        speed=speed,
+        longest_s=longest_s,
+        profiles=workload.without_pretraining(site.profiles),
     )
+    return DemoLoad(gpus=gpus, long_run_nodes=long_run_nodes, short_jobs=short_jobs)
 
 
-def is_mostly_idle(cluster: Cluster, place: WorkloadSettings) -> bool:
+def is_mostly_idle(cluster: Cluster, gpus: int) -> bool:
     """Whether the cluster was just started or was down for long."""
     held = Allocation.objects.filter(node__cluster=cluster, released_at=None, gpu__isnull=False).count()
-    return held < place.gpus * IDLE_CLUSTER_SHARE
+    return held < gpus * IDLE_CLUSTER_SHARE
 
 
-def initial_jobs(dice: Random, place: WorkloadSettings) -> Iterator[SampledJob]:
-    """Yield the jobs at the start: long pretraining jobs and the queue of a normal hour."""
-    for share in (4, 6):
-        wide = replace(place, most_gpus=max(place.gpus_per_node, place.gpus // share))
-        yield workload.with_duration(workload.sample_job_of_kind(JobKind.PRETRAIN, dice, wide), dice.uniform(900, 3600))
-    for _ in range(60):
-        yield workload.sample_job(dice, place)
+def missing_long_runs(cluster: Cluster, load: DemoLoad, dice: Random) -> Iterator[SampledJob]:
+    """Yield new pretraining runs in place of those that have ended."""
+    runs = Job.objects.unfinished().filter(cluster=cluster, kind=JobKind.PRETRAIN, time_limit__gte=MIN_LONG_RUN_LIMIT)
+    work = DEMO_SITES[cluster.name].profiles[JobKind.PRETRAIN]
+    for nodes in (Counter(load.long_run_nodes) - Counter(runs.values_list("nodes", flat=True))).elements():
+        yield workload.sample_long_run(work, nodes, load.short_jobs.gpus_per_node, dice)
+
+
+def queue_of_an_hour(load: DemoLoad, dice: Random) -> Iterator[SampledJob]:
+    """Yield the short jobs of a normal hour, for a cluster without jobs."""
+    return (workload.sample_job(dice, load.short_jobs) for _ in range(60))
 
 
 SAMPLES_PER_DATASET = 150  # whole datasets would take too long for a demo

@@ -2,7 +2,8 @@
 
 The shares, sizes and durations by kind are those of the clusters Seren and Kalos, from AcmeTrace (CC-BY-4.0;
 "Characterization of Large Language Model Development in the Datacenter", NSDI'24). `speed` compresses time: at 60 an
-hour of the trace takes a minute, for durations, limits and arrivals alike, so that all times are consistent.
+hour of the trace takes a minute, for durations, limits and arrivals alike, so that all times are consistent. Long
+pretraining runs are not compressed.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ KALOS_PROFILES: dict[JobKind, WorkloadProfile] = {
 
 FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12), ("FAILED:137", 0.08))
 MIN_DURATION_S = 2.0
+LONG_RUN_HOURS = (20, 60)
+DAY_S = 86_400
 
 
 @lru_cache(maxsize=100_000)
@@ -168,10 +171,23 @@ def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> 
     )
 
 
-def with_duration(job: SampledJob, duration_s: float) -> SampledJob:
-    """The same job with another duration; it succeeds."""
-    limit = timedelta(minutes=math.ceil(duration_s * 1.5 / 60))
-    return replace(job, duration_s=round(duration_s, 1), end="COMPLETED", time_limit=limit)
+def sample_long_run(work: WorkloadProfile, nodes: int, gpus_per_node: int, dice: Random) -> SampledJob:
+    """A pretraining run on whole nodes that takes a day or more and succeeds. Its limit is in whole days."""
+    name, duration_s = dice.choice(work.names), round(3600 * dice.uniform(*LONG_RUN_HOURS))
+    return SampledJob(
+        kind=JobKind.PRETRAIN,
+        name=name,
+        command=work.command.format(name=name),
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        duration_s=duration_s,
+        end="COMPLETED",
+        time_limit=timedelta(days=1 + math.ceil(duration_s / DAY_S)),
+    )
+
+
+def without_pretraining(profiles: Mapping[JobKind, WorkloadProfile]) -> dict[JobKind, WorkloadProfile]:
+    return {kind: work for kind, work in profiles.items() if kind != JobKind.PRETRAIN}
 
 
 def nodes_and_gpus(gpus: int, gpus_per_node: int, most_gpus: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from heapq import heappop, heappush
@@ -29,7 +29,7 @@ from scheduling.bundled.history import write
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
 from scheduling.slurmsim import workload
-from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
+from scheduling.slurmsim.workload import SampledJob
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,11 @@ class Command(BaseCommand):
             help="speed of the trace: one hour takes 3600/SPEED seconds",
         )
         parser.add_argument(
-            "--longest", type=float, default=18_000.0, help="maximum run time of a job, in seconds of the trace"
+            "--longest", type=float, default=18_000.0, help="maximum run time of a short job, in seconds of the trace"
         )
-        parser.add_argument("--load", type=float, default=0.9, help="offered load as a share of the GPUs")
+        parser.add_argument(
+            "--load", type=float, default=0.9, help="offered load of short jobs, as a share of the GPUs left for them"
+        )
         parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers")
 
     def handle(self, *, speed: float, longest: float, load: float, seed: int, **_: Any) -> None:
@@ -83,7 +85,7 @@ def _run_sites(stopped: threading.Event, sites: Sequence[SiteUsers], start_histo
         if stopped.wait(max(0.0, began + at_s - time.monotonic())):
             return
         heappush(agenda, (max(at_s, time.monotonic() - began) + sites[number].act(), number))
-        known = [site for site in sites if site.target]
+        known = [site for site in sites if site.load]
         is_late = time.monotonic() - began > MAX_NODES_WAIT_S
         if not has_begun and known and (is_late or len(known) == len(sites)):
             start_history()
@@ -95,23 +97,24 @@ class SiteUsers:
 
     def __init__(self, cluster: Cluster, *, speed: float, longest_s: float, load: float, dice: Random) -> None:
         self.cluster = cluster
-        self.target: WorkloadSettings | None = None
-        self._size, self._load, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
+        self.load: demo.DemoLoad | None = None
+        self._size, self._load_share, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
         self._gaps: Iterator[float] = iter(())
         self._next_checkpoint = self._next_workloads = clock.now()
 
     def act(self) -> float:
         if self.cluster.is_kubernetes and clock.now() >= self._next_workloads:
             self._create_other_workloads()
-        if self.target is None:
+        if self.load is None:
             return self._begin()
         if not self._is_driven:
             return OBSERVED_CHECK_S
         if clock.now() >= self._next_checkpoint and not Campaign.objects.unfinished().exists():
             demo.evaluate(self.cluster, clock.now())
             self._next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
+        self._submit(demo.missing_long_runs(self.cluster, self.load, self._dice))
         if Job.objects.waiting().filter(cluster=self.cluster).count() < demo.MAX_WAITING_JOBS:
-            self._submit(workload.sample_job(self._dice, self.target))
+            self._submit([workload.sample_job(self._dice, self.load.short_jobs)])
         return next(self._gaps)
 
     @property
@@ -121,16 +124,15 @@ class SiteUsers:
 
     def _begin(self) -> float:
         """Submit the first jobs once the cluster has reported its nodes."""
-        target = demo.workload_target(self.cluster, **self._size)
-        if target is None:
+        self.load = load = demo.load_of(self.cluster, **self._size)
+        if load is None:
             return NODES_CHECK_S
-        self.target = target
         self.cluster.refresh_from_db()  # it has reported by now whether it runs containers
-        demo.set_quotas(self.cluster, target.gpus)
-        self._gaps = workload.interarrival_times_s(self._dice, target, self._load)
-        if self._is_driven and demo.is_mostly_idle(self.cluster, target):
-            for job in demo.initial_jobs(self._dice, target):
-                self._submit(job)
+        demo.set_quotas(self.cluster, load.gpus)
+        self._gaps = workload.interarrival_times_s(self._dice, load.short_jobs, self._load_share)
+        if self._is_driven and demo.is_mostly_idle(self.cluster, load.gpus):
+            self._submit(demo.missing_long_runs(self.cluster, load, self._dice))
+            self._submit(demo.queue_of_an_hour(load, self._dice))
         return next(self._gaps)
 
     def _create_other_workloads(self) -> None:
@@ -140,11 +142,12 @@ class SiteUsers:
         except SimulatorError as error:
             log.warning("The workloads of other teams are incomplete. %s", error)
 
-    def _submit(self, job: SampledJob) -> None:
-        try:
-            demo.submit(self.cluster, job, self._dice, clock.now())
-        except SimulatorError as error:
-            log.warning("No job was submitted. %s", error)
+    def _submit(self, jobs: Iterable[SampledJob]) -> None:
+        for job in jobs:
+            try:
+                demo.submit(self.cluster, job, self._dice, clock.now())
+            except SimulatorError as error:
+                log.warning("No job was submitted. %s", error)
 
 
 @contextmanager

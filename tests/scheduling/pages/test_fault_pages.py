@@ -111,8 +111,8 @@ def test_cluster_that_is_away_is_named():
 def test_demo_job_shows_nothing_of_the_simulation(simulated):
     cluster = make.cluster(product=SIMULATED, **simulated)
     demo.create_teams_and_users()
-    target = demo.workload_target(cluster, speed=20.0, longest_s=900.0)
+    load = demo.load_of(cluster, speed=20.0, longest_s=900.0)
 
-    job = demo.submit(cluster, workload.sample_job(Random(1), target), Random(1), clock.now())
+    job = demo.submit(cluster, workload.sample_job(Random(1), load.short_jobs), Random(1), clock.now())
 
     assert set(Job.objects.get(pk=job.pk).environment) == {"OMP_NUM_THREADS"}
