@@ -112,7 +112,7 @@ KALOS_PROFILES: dict[JobKind, WorkloadProfile] = {
 
 FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12), ("FAILED:137", 0.08))
 MIN_DURATION_S = 2.0
-LONG_RUN_HOURS = (20, 60)
+LONG_RUN_HOURS = (24, 60)
 DAY_S = 86_400
 
 
@@ -167,12 +167,12 @@ def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> 
         gpus_per_node=per_node,
         duration_s=round(duration, 1),
         end=end,
-        time_limit=timedelta(minutes=math.ceil(duration * dice.uniform(1.3, 4.0) / 60)),
+        time_limit=requested_time_limit(duration, dice),
     )
 
 
 def sample_long_run(work: WorkloadProfile, nodes: int, gpus_per_node: int, dice: Random) -> SampledJob:
-    """A pretraining run on whole nodes that takes a day or more and succeeds. Its limit is in whole days."""
+    """A pretraining run on whole nodes that takes a day or more and succeeds."""
     name, duration_s = dice.choice(work.names), round(3600 * dice.uniform(*LONG_RUN_HOURS))
     return SampledJob(
         kind=JobKind.PRETRAIN,
@@ -182,12 +182,19 @@ def sample_long_run(work: WorkloadProfile, nodes: int, gpus_per_node: int, dice:
         gpus_per_node=gpus_per_node,
         duration_s=duration_s,
         end="COMPLETED",
-        time_limit=timedelta(days=1 + math.ceil(duration_s / DAY_S)),
+        time_limit=requested_time_limit(duration_s, dice),
     )
 
 
 def without_pretraining(profiles: Mapping[JobKind, WorkloadProfile]) -> dict[JobKind, WorkloadProfile]:
     return {kind: work for kind, work in profiles.items() if kind != JobKind.PRETRAIN}
+
+
+def requested_time_limit(planned_s: float, dice: Random) -> timedelta:
+    """What a user requests for this run time: more than needed, in quarters of an hour, or whole hours or days."""
+    wanted_s = planned_s * (dice.uniform(1.3, 4.0) if planned_s < DAY_S else dice.uniform(1.1, 1.6))
+    unit_s = 900 if wanted_s < 4 * 3600 else 3600 if wanted_s < 24 * 3600 else DAY_S
+    return timedelta(seconds=math.ceil(wanted_s / unit_s) * unit_s)
 
 
 def nodes_and_gpus(gpus: int, gpus_per_node: int, most_gpus: int) -> tuple[int, int]:

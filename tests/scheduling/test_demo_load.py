@@ -53,3 +53,4 @@ def test_short_jobs_are_no_pretraining_and_are_offered_the_other_gpus(cluster):
     assert load.short_jobs.gpus == (12 - 3 - 2) * 8
     assert JobKind.PRETRAIN not in {job.kind for job in jobs}
     assert max(job.duration_s for job in jobs) <= 4500
+    assert {job.time_limit % timedelta(minutes=15) for job in jobs} == {timedelta(0)}

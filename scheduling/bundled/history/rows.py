@@ -42,7 +42,7 @@ from scheduling.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.drill.values import DRILL_EPOCH
 from scheduling.models import Suite
 from scheduling.slurmsim.faults import FaultKind
-from scheduling.slurmsim.workload import job_name
+from scheduling.slurmsim.workload import job_name, requested_time_limit
 
 ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
 DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end
@@ -96,7 +96,8 @@ class HistoryBuilder:
             self._job_template, id=number, public_id=public_id(submitted_at, number), team_id=user.team_id,
             user_id=user.id, name=name, kind=work.kind.value, command=profile.command.format(name=name),
             workdir=f"/home/{user.name}/{name}", nodes=nodes, gpus_per_node=per_node, cpus_per_node=16 * per_node,
-            memory_per_node_mb=per_node * 128 * 1024, time_limit=_time_limit(work, dice),
+            memory_per_node_mb=per_node * 128 * 1024,
+            time_limit=requested_time_limit(max(work.planned_s, work.need_s), dice),
             priority=100 if work.kind == JobKind.PRETRAIN else 0, preemptible=work.group.borrows,
             state=end.state, submitted_at=submitted_at, ended_at=end.at,
             started_at=min(end.at, self.place.at(last.promised + START_S)), exit_code=end.exit_code,
@@ -354,11 +355,3 @@ def _resolution(incident: OpenIncident, category: str) -> tuple[str, str]:
     if incident.scope == "node":
         return "linus", "The node was tested or repaired and accepts jobs again."
     return "recovery", "All affected jobs have restarted or ended since."
-
-
-def _time_limit(work: DrillJob, dice: Random) -> timedelta:
-    """What a user would request for this run time: more than needed, in quarters of an hour, or whole hours or days."""
-    planned_s = max(work.planned_s, work.need_s)
-    wanted_s = planned_s * (dice.uniform(1.3, 4.0) if planned_s < 86_400 else dice.uniform(1.1, 1.6))
-    unit_s = 900 if wanted_s < 4 * 3600 else 3600 if wanted_s < 24 * 3600 else 86_400
-    return timedelta(seconds=math.ceil(wanted_s / unit_s) * unit_s)
