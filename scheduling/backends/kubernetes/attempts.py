@@ -47,8 +47,8 @@ class OwnAttempt:
     def live_pods(self) -> list[Pod]:
         return [pod for pod in self.pods if pod.is_live]
 
-    @property
-    def members(self) -> list[Pod | None]:
+    @cached_property
+    def members(self) -> Sequence[Pod | None]:
         """The pod of each rank: the admitted one, before that the newest one. None: there is none."""
         if self.plan.admitted:
             return [self.by_uid.get(uid) for uid in self.plan.admitted]
@@ -68,7 +68,8 @@ class OwnAttempt:
         """Whether its owner says that it has ended, without a look at the pods."""
         return bool(self.plan.ended or self.owner.end or self.owner.gone_at)
 
-    def unseen_uids(self) -> list[str]:
+    @cached_property
+    def unseen_uids(self) -> Sequence[str]:
         """Admitted pods that are not known: they were deleted, or the events about them are late."""
         return [] if self.is_over else [uid for uid in self.plan.admitted if uid not in self.by_uid]
 

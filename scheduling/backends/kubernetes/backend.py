@@ -31,7 +31,8 @@ from .containers.log_messages import state_in_log
 from .discovery import server_version
 from .driving.driver import AttemptDriver
 from .following import ClusterFollower
-from .jobs import group_job, workload_groups
+from .groups import GroupCache
+from .jobs import JobListing
 from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
@@ -88,6 +89,7 @@ class KubernetesBackend:
         )
         self._node_listing: tuple[object, ClusterListing[BackendNode]] | None = None
         self._job_listing: tuple[object, ClusterListing[BackendJob]] | None = None
+        self._groups, self._jobs = GroupCache(), JobListing()
 
     def ping(self) -> PingReply:
         with self._lock:
@@ -182,7 +184,7 @@ class KubernetesBackend:
 
     def _new_job_listing(self, reasons: Mapping[str, str], late: frozenset[str]) -> ClusterListing[BackendJob]:
         workloads, lost = self._cluster.workloads(), self._cluster.lost_nodes()
-        groups = workload_groups(self._cluster.all_pods(), workloads).values()
+        groups = self._groups.update(self._cluster.all_pods(), workloads)
         parts = [collection.cache.unreadable for collection in self._cluster.workload_collections()]
         unreadable = [*self._cluster.pods.cache.unreadable, *(row for rows in parts for row in rows)]
-        return ClusterListing((group_job(group, workloads, reasons, lost, late) for group in groups), unreadable)
+        return ClusterListing(self._jobs.jobs(groups, workloads, reasons, lost, late), unreadable)

@@ -61,6 +61,7 @@ class ClusterFollower:
         self._workloads: dict[ServedResource, FollowedCollection[Workload]] = {}
         self._quota_waits: dict[ServedResource, FollowedCollection[QuotaWait]] = {}
         self._discover_at = monotonic()
+        self._lost_nodes: tuple[object, frozenset[str]] = (None, frozenset())  # with the changes as of then
         self._older_since: float | None = None  # since when the storage says an older version than what was read
         self.groups: Mapping[str, Sequence[str]] = {}  # API group → versions, as discovered
 
@@ -130,8 +131,11 @@ class ClusterFollower:
 
     def lost_nodes(self) -> frozenset[str]:
         """Nodes of pods that do not respond or were deleted."""
-        usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
-        return frozenset({pod.node for pod in self.all_pods() if pod.node} - usable)
+        state = (self.nodes.cache.changes, self.pods.cache.changes)
+        if self._lost_nodes[0] != state:
+            usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
+            self._lost_nodes = (state, frozenset({pod.node for pod in self.all_pods() if pod.node} - usable))
+        return self._lost_nodes[1]
 
     def stop(self) -> None:
         for collection in self.collections():

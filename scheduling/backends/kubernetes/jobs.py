@@ -1,93 +1,53 @@
-"""One job for each top-level owner of pods that hold or request GPUs. Pure.
+"""One job for each top-level owner of pods that hold or request GPUs (`groups`). Pure.
 
-The top-level owner is found by following the controllers: pod → Job → JobSet → TrainJob. A CronJob is not a job, each
-of its Jobs is. An owner of a kind that Acme does not list is known by the reference alone: its job ends when its pods
-have ended. GPU indices are not known, only how many GPUs each node gives.
+The job of an owner that is known by reference alone ends when its pods have ended. GPU indices are not known, only how
+many GPUs each node gives.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from jobs.core.lifecycle import Flag, State
 
 from ..base import BackendJob
-from .attempts import OwnAttempt, attempt_end, own_attempt, running_pods
+from .attempts import attempt_end, running_pods
 from .ends import PodEnd, failure_order, pod_end, with_cause
+from .groups import WorkloadGroup
 from .ownership import Owner
-from .pods import OwnerReference, Pod
+from .pods import Pod
 from .resources import MAX_GPUS, limited_cpus
 from .workloads import Workload
 
-MAX_OWNERS = 10  # on the way from a pod to its top-level owner; references are untrusted and may form a circle
-NOT_A_JOB = frozenset({"CronJob", "Node"})  # owners whose objects are jobs of their own; a node owns its static pods
 NOBODY = Owner(user="", team="", key="", installation="")
 
 
-@dataclass(slots=True)
-class WorkloadGroup:
-    """A top-level owner with everything that it owns, directly or not."""
+class JobListing:
+    """The jobs as of the last look. Only groups that changed, or that wait, are read again."""
 
-    top: OwnerReference
-    workloads: list[Workload] = field(default_factory=list)
-    pods: list[Pod] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._basis: object = None
+        self._jobs: dict[str, tuple[WorkloadGroup, BackendJob]] = {}
 
-    @property
-    def gpus_per_pod(self) -> int:
-        return max([part.gpus_per_pod for part in self.workloads] + [pod.gpus for pod in self.pods], default=0)
-
-    @property
-    def is_ours(self) -> bool:
-        return any(part.owner.key for part in self.workloads) or any(pod.owner.key for pod in self.pods)
-
-    @property
-    def attempt(self) -> OwnAttempt | None:
-        return own_attempt(self.workloads, self.pods, self.top.uid)
-
-
-def workload_groups(pods: Iterable[Pod], workloads: Mapping[str, Workload]) -> dict[str, WorkloadGroup]:
-    """The groups that hold or request GPUs, or that Acme submitted, by the uid of the top-level owner."""
-    tops: dict[str, OwnerReference] = {}
-    groups: dict[str, WorkloadGroup] = {}
-    for workload in workloads.values():
-        top = _top_of_workload(workload, workloads, tops)
-        groups.setdefault(top.uid, WorkloadGroup(top)).workloads.append(workload)
-    for pod in pods:
-        top = _top_of_pod(pod, workloads, tops)
-        groups.setdefault(top.uid, WorkloadGroup(top)).pods.append(pod)
-    return {uid: group for uid, group in groups.items() if group.gpus_per_pod or group.is_ours}
-
-
-def _top_of_pod(pod: Pod, workloads: Mapping[str, Workload], tops: dict[str, OwnerReference]) -> OwnerReference:
-    controller = pod.controller
-    if controller is None or controller.kind in NOT_A_JOB:
-        return OwnerReference(uid=pod.uid, kind="Pod", name=pod.name)
-    owner = workloads.get(controller.uid)
-    return _top_of_workload(owner, workloads, tops) if owner else controller
-
-
-def _top_of_workload(
-    workload: Workload, workloads: Mapping[str, Workload], tops: dict[str, OwnerReference]
-) -> OwnerReference:
-    if (known := tops.get(workload.uid)) is None:
-        known = tops[workload.uid] = _follow_controllers(workload, workloads)
-    return known
-
-
-def _follow_controllers(workload: Workload, workloads: Mapping[str, Workload]) -> OwnerReference:
-    top = OwnerReference(uid=workload.uid, kind=workload.kind, name=workload.name)
-    for _ in range(MAX_OWNERS):
-        controller = workload.controller
-        if controller is None or controller.kind in NOT_A_JOB:
-            break
-        top = controller
-        if (next_owner := workloads.get(controller.uid)) is None:
-            break
-        workload = next_owner
-    return top
+    def jobs(
+        self,
+        groups: Mapping[str, WorkloadGroup],
+        workloads: Mapping[str, Workload],
+        waits: Mapping[str, str],
+        lost_nodes: frozenset[str],
+        late: frozenset[str],
+    ) -> list[BackendJob]:
+        """See `group_job`."""
+        known = self._jobs if self._basis == (lost_nodes, late) else {}
+        self._basis, self._jobs = (lost_nodes, late), {}
+        for uid, group in groups.items():
+            before, job = known.get(uid, (None, None))
+            if job is None or before is not group or job.state == State.PENDING:
+                job = group_job(group, workloads, waits, lost_nodes, late)
+            self._jobs[uid] = (group, job)
+        return [job for _, job in self._jobs.values()]
 
 
 def group_job(

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobs.core.lifecycle import Flag, State
-from scheduling.backends.kubernetes.jobs import group_job, workload_groups
+from scheduling.backends.kubernetes.groups import workload_groups
+from scheduling.backends.kubernetes.jobs import group_job
 from scheduling.backends.kubernetes.ownership import OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
 from scheduling.backends.kubernetes.workloads import read_quota_wait, read_workload

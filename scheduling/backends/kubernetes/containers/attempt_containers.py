@@ -75,7 +75,7 @@ class AttemptContainers:
 
 def _logged_job(attempt: OwnAttempt, lost_nodes: frozenset[str]) -> LoggedJob:
     """A pod that was admitted, but that no event has shown yet, cannot be the end of the job."""
-    end = attempt_end(attempt, lost_nodes, attempt.unseen_uids())
+    end = attempt_end(attempt, lost_nodes, attempt.unseen_uids)
     owner = attempt.owner
     pods = tuple(_logged_pods(attempt, lost_nodes, has_ended=end is not None))
     return LoggedJob(uid=owner.uid, namespace=owner.namespace, pods=pods, state=end.state if end else None)

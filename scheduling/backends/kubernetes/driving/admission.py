@@ -83,6 +83,12 @@ class FreeCapacity:
             if pod.node and pod.is_live:
                 self.take(pod, pod.node)
 
+    def copy(self) -> FreeCapacity:
+        other = FreeCapacity((), ())
+        other._nodes = self._nodes
+        other._gpus, other._cpus, other._memory_mb = self._gpus.copy(), self._cpus.copy(), self._memory_mb.copy()
+        return other
+
     def take(self, pod: Pod, node: str) -> None:
         self._take(node, pod.gpus, pod.cpus, pod.memory_mb)
 
@@ -117,29 +123,59 @@ class FreeCapacity:
         return ""
 
 
+class SettledAttempts:
+    """The attempts that run and need no step, until they change, or the lost nodes or the late pods do."""
+
+    def __init__(self) -> None:
+        self._basis: object = None
+        self._by_id: dict[int, OwnAttempt] = {}  # by id() of the attempt, which is kept, so that no other gets its id
+
+    def unsettled(
+        self, attempts: Iterable[OwnAttempt], lost_nodes: Collection[str], late: Collection[str]
+    ) -> list[OwnAttempt]:
+        """Those to look at. The settled ones that are not among the attempts any more are forgotten."""
+        known = self._by_id if self._basis == (lost_nodes, late) else {}
+        self._basis, self._by_id = (lost_nodes, late), {}
+        found: list[OwnAttempt] = []
+        for attempt in attempts:
+            if id(attempt) in known:
+                self._by_id[id(attempt)] = attempt
+            else:
+                found.append(attempt)
+        return found
+
+    def add(self, attempt: OwnAttempt) -> None:
+        self._by_id[id(attempt)] = attempt
+
+
 def next_steps(
     attempts: Iterable[OwnAttempt],
     free: FreeCapacity,
     lost_nodes: Collection[str],
     late: Collection[str],
     now: datetime,
+    settled: SettledAttempts,
 ) -> list[Step]:
     """At most one step of each attempt. `late`: see `attempt_end`."""
-    ordered = sorted(attempts, key=lambda attempt: (attempt.owner.created_at or OLDEST, attempt.owner.uid))
-    steps = (_next_step(attempt, free, lost_nodes, late, now) for attempt in ordered if not _is_gone(attempt))
-    return [step for step in steps if step]
+    unsettled = settled.unsettled((attempt for attempt in attempts if not _is_gone(attempt)), lost_nodes, late)
+    ordered = sorted(unsettled, key=lambda attempt: (attempt.owner.created_at or OLDEST, attempt.owner.uid))
+    steps = []
+    for attempt in ordered:
+        end = attempt_end(attempt, lost_nodes, late)
+        step = _step_after_end(attempt, end, now) if end else _next_step(attempt, free)
+        if step:
+            steps.append(step)
+        elif end is None and attempt.plan.admitted:
+            settled.add(attempt)
+    return steps
 
 
 def _is_gone(attempt: OwnAttempt) -> bool:
     return attempt.owner.gone_at is not None
 
 
-def _next_step(
-    attempt: OwnAttempt, free: FreeCapacity, lost_nodes: Collection[str], late: Collection[str], now: datetime
-) -> Step | None:
-    end = attempt_end(attempt, lost_nodes, late)
-    if end:
-        return _step_after_end(attempt, end, now)
+def _next_step(attempt: OwnAttempt, free: FreeCapacity) -> Step | None:
+    """The next step of an attempt that has not ended."""
     if attempt.plan.admitted:
         unplaced = [
             (pod, node)

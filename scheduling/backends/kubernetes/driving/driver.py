@@ -22,12 +22,12 @@ from ..attempts import OwnAttempt, attempt_end, running_pods
 from ..ends import PodEnd
 from ..fields import mappings_at, text_at
 from ..following import DISCOVER_EVERY_S, NODES, ClusterFollower
-from ..jobs import workload_groups
+from ..groups import GroupCache
 from ..nodes import awake_patch, cordon_patch, power_patch, uncordon_patch
 from ..ownership import KEY_LABEL
 from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
-from .admission import DeletePods, FreeCapacity, RecordEnd, Step, next_steps, obstacles
+from .admission import DeletePods, FreeCapacity, RecordEnd, SettledAttempts, Step, next_steps, obstacles
 from .advancing import StepRunner
 from .eviction import evict_pod
 from .parallel import ParallelCommands
@@ -58,6 +58,9 @@ class AttemptDriver:
         self._commands = ParallelCommands()
         self._submitter = Submitter(api, cluster, template, self._commands)
         self._runner = StepRunner(api, cluster, self._commands)
+        self._groups, self._settled = GroupCache(), SettledAttempts()
+        self._attempts: tuple[object, list[OwnAttempt]] = (None, [])  # with the changes of the cluster as of then
+        self._capacity: tuple[object, FreeCapacity] = (None, FreeCapacity((), ()))
         self._deleted_uids: set[str] = set()  # of admitted pods: looked up, and not there
         self._features: tuple[ApiFeatures, float] | None = None
         self._await_pods_until: dict[str, float] = {}  # by the uid of the owner, of attempts created by this process
@@ -175,9 +178,15 @@ class AttemptDriver:
 
     def attempts(self) -> list[OwnAttempt]:
         """The attempts of this installation in namespaces that are ours."""
+        state = self._cluster.changes()
+        if self._attempts[0] != state:
+            self._attempts = (state, self._read_attempts())
+        return self._attempts[1]
+
+    def _read_attempts(self) -> list[OwnAttempt]:
         workloads = {uid: part for uid, part in self._cluster.workloads().items() if part.owner.key}
         pods = [pod for pod in self._cluster.all_pods() if pod.owner.key]
-        found = (group.attempt for group in workload_groups(pods, workloads).values())
+        found = (group.attempt for group in self._groups.update(pods, workloads).values())
         return [attempt for attempt in found if attempt and self._is_ours(attempt)]
 
     def wait_reasons(self, attempts: Sequence[OwnAttempt]) -> dict[str, str]:
@@ -192,7 +201,7 @@ class AttemptDriver:
         """
         late: set[str] = set()
         for attempt in attempts:
-            unseen = set(attempt.unseen_uids()) - self._deleted_uids
+            unseen = set(attempt.unseen_uids) - self._deleted_uids
             if unseen:
                 found = self._listed_uids(attempt, deadline)
                 late |= unseen & found
@@ -210,14 +219,18 @@ class AttemptDriver:
         """Takes from `free` what they need."""
         attempts = self.attempts()
         late = self.late_uids(attempts, deadline)
-        return next_steps(attempts, free, self._cluster.lost_nodes(), late, self._now())
+        return next_steps(attempts, free, self._cluster.lost_nodes(), late, self._now(), self._settled)
 
     def _look(self, deadline: RequestDeadline) -> ClusterLook:
         nodes = {node.name: node for node in self._cluster.nodes.cache.objects.values()}
         return ClusterLook(features=self._probed_features(deadline), nodes=nodes, free=self._free_capacity())
 
     def _free_capacity(self) -> FreeCapacity:
-        return FreeCapacity(self._cluster.nodes.cache.objects.values(), self._cluster.pods.cache.objects.values())
+        nodes, pods = self._cluster.nodes.cache, self._cluster.pods.cache
+        state = (nodes.changes, pods.changes)
+        if self._capacity[0] != state:
+            self._capacity = (state, FreeCapacity(nodes.objects.values(), pods.objects.values()))
+        return self._capacity[1].copy()
 
     def _is_ours(self, attempt: OwnAttempt) -> bool:
         owner = attempt.owner

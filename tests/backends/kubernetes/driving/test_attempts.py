@@ -17,11 +17,13 @@ from scheduling.backends.kubernetes.driving.admission import (
     FreeCapacity,
     Place,
     RecordEnd,
+    SettledAttempts,
     next_steps,
     obstacles,
 )
 from scheduling.backends.kubernetes.ends import PodEnd
-from scheduling.backends.kubernetes.jobs import group_job, workload_groups
+from scheduling.backends.kubernetes.groups import workload_groups
+from scheduling.backends.kubernetes.jobs import group_job
 from scheduling.backends.kubernetes.nodes import read_node
 from scheduling.backends.kubernetes.ownership import INSTALLATION_LABEL, KEY_LABEL, OwnerMapping
 from scheduling.backends.kubernetes.plans import end_annotation
@@ -71,7 +73,7 @@ class Seen:
         return [group.attempt for group in self.groups.values() if group.attempt]
 
     def steps(self, nodes=NODES, lost=(), now=NOW):
-        return next_steps(self.attempts, FreeCapacity(nodes.values(), self.pods), lost, (), now)
+        return next_steps(self.attempts, FreeCapacity(nodes.values(), self.pods), lost, (), now, SettledAttempts())
 
     def step(self, **more):
         (step,) = self.steps(**more)
