@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from acmeweb.startup import freeze_loaded_modules
 from bench.loops import analyze_tables, start_database
 from scheduling.compiled import engine_mode
 
@@ -58,6 +59,7 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
         say(f"{options.nodes} nodes; {options.pods} pods started after {time.perf_counter() - began:.0f} s")
         submit(cluster, options.waiting)
         analyze_tables()
+        freeze_loaded_modules()  # as in a worker
         run_turn(cluster)
         quiet = [run_turn(cluster) for _ in range(options.turns)]
         changing = [cancel_and_run_turn(cluster, number) for number in range(options.turns)]

@@ -114,9 +114,9 @@ class ClusterFollower:
         caches = [collection.cache for collection in self.workload_collections()]
         return {uid: part for cache in caches for uid, part in (cache.objects | cache.vanished).items()}
 
-    def all_pods(self) -> list[Pod]:
-        """With those that vanished recently."""
-        return [*self.pods.cache.objects.values(), *self.pods.cache.vanished.values()]
+    def all_pods(self) -> dict[str, Pod]:
+        """By uid, with those that vanished recently."""
+        return self.pods.cache.objects | self.pods.cache.vanished
 
     def quota_reasons(self) -> dict[str, str]:
         waits = [wait for collection in self._quota_waits.values() for wait in collection.cache.objects.values()]
@@ -134,7 +134,7 @@ class ClusterFollower:
         state = (self.nodes.cache.changes, self.pods.cache.changes)
         if self._lost_nodes[0] != state:
             usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
-            self._lost_nodes = (state, frozenset({pod.node for pod in self.all_pods() if pod.node} - usable))
+            self._lost_nodes = (state, frozenset({pod.node for pod in self.all_pods().values() if pod.node} - usable))
         return self._lost_nodes[1]
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobs.core.lifecycle import Flag, State
-from scheduling.backends.kubernetes.groups import workload_groups
+from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import group_job
 from scheduling.backends.kubernetes.ownership import OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
@@ -36,7 +36,7 @@ def listed(*items, gone=(), waits=None, lost=()):
     pods = [replace(part, gone_at=LATER) if part.name in gone else part for part in pods]
     parts = [replace(part, gone_at=LATER) if part.name in gone else part for part in parts]
     workloads = {part.uid: part for part in parts}
-    groups = workload_groups(pods, workloads).values()
+    groups = GroupCache().update({pod.uid: pod for pod in pods}, workloads).values()
     jobs = [group_job(group, workloads, waits or {}, frozenset(lost)) for group in groups]
     return {job.name: job for job in jobs}
 

@@ -185,7 +185,7 @@ class AttemptDriver:
 
     def _read_attempts(self) -> list[OwnAttempt]:
         workloads = {uid: part for uid, part in self._cluster.workloads().items() if part.owner.key}
-        pods = [pod for pod in self._cluster.all_pods() if pod.owner.key]
+        pods = {uid: pod for uid, pod in self._cluster.all_pods().items() if pod.owner.key}
         found = (group.attempt for group in self._groups.update(pods, workloads).values())
         return [attempt for attempt in found if attempt and self._is_ours(attempt)]
 

@@ -22,7 +22,7 @@ from scheduling.backends.kubernetes.driving.admission import (
     obstacles,
 )
 from scheduling.backends.kubernetes.ends import PodEnd
-from scheduling.backends.kubernetes.groups import workload_groups
+from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import group_job
 from scheduling.backends.kubernetes.nodes import read_node
 from scheduling.backends.kubernetes.ownership import INSTALLATION_LABEL, KEY_LABEL, OwnerMapping
@@ -62,7 +62,7 @@ class Seen:
         parts = [read_workload(item, item["kind"], CONFIG_MAPS, OWNERS) for item in items if item["kind"] != "Pod"]
         self.pods = [replace(one, gone_at=NOW) if one.name in gone else one for one in pods]
         self.parts = {part.uid: replace(part, gone_at=NOW) if part.name in gone else part for part in parts}
-        self.groups = workload_groups(self.pods, self.parts)
+        self.groups = GroupCache().update({pod.uid: pod for pod in self.pods}, self.parts)
 
     def job(self, lost=(), late=()):
         (group,) = self.groups.values()
