@@ -87,7 +87,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerBudget:
-    """What jobs on the nodes may draw above idle ones, by prediction. `name` completes "power budget of …"."""
+    """What jobs on the nodes may draw above idle ones, by prediction. `name` is like "seren" or "rack r1"."""
 
     name: str
     watts: int
