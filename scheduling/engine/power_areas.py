@@ -9,12 +9,9 @@ too, and is offered after awake ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from scheduling.engine.cluster import PowerBudget, ResourceRequest
-
-if TYPE_CHECKING:
-    from scheduling.engine.resources import GpuPlacement, NodeSet
+from scheduling.engine.resources import GpuPlacement, NodeSet, members
 
 
 def watts_per_node(need: ResourceRequest, nodes: int = 0) -> int:
@@ -37,6 +34,10 @@ class PowerAreas:
         self.budgets = [budget for budget, _, _ in ordered]
         self.nodes = [nodes for _, nodes, _ in ordered]
         self.left = [left for _, _, left in ordered]
+        self._containing: dict[int, list[int]] = {}  # node -> its budgets
+        for index, nodes in enumerate(self.nodes):
+            for number in members(nodes):
+                self._containing.setdefault(number, []).append(index)
         self._wake_w = wake_w or {}
         self._asleep: NodeSet = sum(1 << number for number in self._wake_w)
         self._jobs = dict.fromkeys(self._wake_w, 0)  # jobs that started on nodes that slept
@@ -44,6 +45,7 @@ class PowerAreas:
     def copy(self) -> PowerAreas:
         other = PowerAreas((), None)
         other.budgets, other.nodes, other.left = self.budgets, self.nodes, list(self.left)
+        other._containing = self._containing
         other._wake_w, other._asleep, other._jobs = self._wake_w, self._asleep, dict(self._jobs)
         return other
 
@@ -51,7 +53,9 @@ class PowerAreas:
         """Take (-1) or release (1) the power of a placement."""
         part = watts_per_node(need, len(places))
         for number, _ in places:
-            self._add(number, sign * (part + self._boot_w(number, sign)))
+            watts = sign * (part + self._boot_w(number, sign))
+            for index in self._containing.get(number, ()):
+                self.left[index] += watts
 
     def _boot_w(self, number: int, sign: int) -> int:
         """The idle power of a node that the first job wakes up and the last one leaves."""
@@ -64,21 +68,14 @@ class PowerAreas:
         self._asleep ^= 1 << number
         return self._wake_w[number]
 
-    def _add(self, number: int, watts: int) -> None:
-        for index, nodes in enumerate(self.nodes):
-            if nodes >> number & 1:
-                self.left[index] += watts
-
     def has_room(self, places: GpuPlacement, need: ResourceRequest) -> bool:
         """Whether each budget has enough left for this placement."""
-        part = watts_per_node(need, len(places))
-        for nodes, left in zip(self.nodes, self.left, strict=True):
-            for number, _ in places:
-                if nodes >> number & 1:
-                    left -= part + (self._wake_w[number] if self._asleep >> number & 1 else 0)
-            if left < 0:
-                return False
-        return True
+        part, needed = watts_per_node(need, len(places)), dict[int, int]()
+        for number, _ in places:
+            watts = part + (self._wake_w[number] if self._asleep >> number & 1 else 0)
+            for index in self._containing.get(number, ()):
+                needed[index] = needed.get(index, 0) + watts
+        return all(watts <= self.left[index] for index, watts in needed.items())
 
     def fitting(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
         """Nodes of this set, of which the job may use any."""
@@ -121,11 +118,9 @@ class PowerAreas:
         chosen = 0
         for asleep in (0, self._asleep):
             group = inside & asleep if asleep else inside & ~self._asleep
-            while group:
-                lowest = group & -group
-                group ^= lowest
-                cost = part + (self._wake_w[lowest.bit_length() - 1] if asleep else 0)
+            for number in members(group):
+                cost = part + (self._wake_w[number] if asleep else 0)
                 if cost > left:
                     break
-                chosen, left = chosen | lowest, left - cost
+                chosen, left = chosen | 1 << number, left - cost
         return chosen

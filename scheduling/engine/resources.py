@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import WHOLE_GPU, is_whole_shards
 from scheduling.engine.cluster import NodeView, PowerBudget, ResourceRequest
-from scheduling.engine.power_areas import PowerAreas
+
+if TYPE_CHECKING:
+    from scheduling.engine.power_areas import PowerAreas
 
 NodeSet = int  # a set of nodes
 # (node, GPUs on it); for a share (node, position of the shared GPU in `NodeResources.shared`)

@@ -92,7 +92,10 @@ class Migration(migrations.Migration):
                     "limit_w",
                     models.PositiveIntegerField(
                         help_text="Watts of all its nodes together, with their hosts.",
-                        validators=[django.core.validators.MinValueValidator(1)],
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000000000),
+                        ],
                     ),
                 ),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from jobs.models import Cluster
+
+MAX_LIMIT_W = 1_000_000_000
 
 
 class BudgetScope(models.TextChoices):
@@ -24,7 +26,8 @@ class PowerBudget(models.Model):
     scope = models.CharField(max_length=7, choices=BudgetScope)
     place = models.CharField(max_length=40, blank=True, help_text="The rack, leaf or pod; empty for the cluster.")
     limit_w = models.PositiveIntegerField(
-        validators=[MinValueValidator(1)], help_text="Watts of all its nodes together, with their hosts."
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_LIMIT_W)],
+        help_text="Watts of all its nodes together, with their hosts.",
     )
     created_at = models.DateTimeField(db_default=Now())
 
@@ -41,4 +44,9 @@ class PowerBudget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.cluster} {self.scope} {self.place}".strip() if self.place else str(self.cluster)
+        return f"{self.cluster} {self.scope} {self.place}" if self.place else str(self.cluster)
+
+    @property
+    def title(self) -> str:
+        """What it limits, on pages of the cluster."""
+        return f"{self.scope} {self.place}" if self.place else "the cluster"

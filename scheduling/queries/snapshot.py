@@ -45,7 +45,7 @@ from scheduling.models import PowerBudget
 from scheduling.models.history import half_life_s
 from scheduling.queries import history
 from scheduling.queries.node_sleeps import remaining_boots
-from scheduling.queries.power_budgets import with_power
+from scheduling.queries.power.budgets import with_power
 
 PAST_JOBS_WINDOW = timedelta(days=30)
 MAX_PAST_JOBS = 5000

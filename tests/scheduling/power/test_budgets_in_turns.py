@@ -13,7 +13,7 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, PowerBudget, ResourceRequest, RunningJob
 from scheduling.engine.counterfactual import smallest_changes
 from scheduling.engine.live import held_watts
-from scheduling.engine.placements import PLACEMENTS
+from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.replay.start_estimates import ExactReplayLimits, start_estimates
 from tests.make import NOON
@@ -21,7 +21,7 @@ from tests.scheduling.engine.test_engine import node, started, waiting
 from tests.scheduling.replay.replaying import examples
 
 GPU_W = 425
-PLACED = [name for name in PLACEMENTS if name not in ("exact", "tune")]
+PLACED = [name for name in PLACEMENTS if name not in PLACEMENTS_WITHOUT_POWER]
 HOUR = timedelta(hours=1)
 
 

@@ -18,7 +18,7 @@ from scheduling.models import AttemptPeak, Estimate, LearnedPeaks, PowerBudget
 from scheduling.power.live_power import PowerForecast, idle_node_w
 from scheduling.power.power_predictions import MAX_COUNTED, MIN_SIMILAR, PeakHistory, peak_scopes
 from scheduling.queries import snapshot
-from scheduling.queries.power_states import budget_states, jobs_waiting_for_power
+from scheduling.queries.power.states import budget_states, jobs_waiting_for_power
 from scheduling.queries.submission_preview import add_job_power
 from tests import make
 

@@ -15,7 +15,7 @@ from scheduling.engine.live import held_watts
 from scheduling.models import PowerBudget
 from scheduling.power.live_power import idle_node_w
 from scheduling.queries import snapshot
-from scheduling.queries.power_budgets import budget_name
+from scheduling.queries.power.budgets import budget_name
 
 POWER_REASON = "Power"  # wait reason of jobs that a power budget keeps from starting
 
@@ -29,6 +29,11 @@ class BudgetState:
     nodes: int
     idle_w: int
     jobs_w: int
+
+    @property
+    def limit_kw(self) -> str:
+        """The limit as operators type it."""
+        return f"{self.row.limit_w / 1000:g}"
 
     @property
     def predicted_w(self) -> int:

@@ -93,6 +93,7 @@ def add_job_power(cluster: Cluster, picture: ClusterSnapshot, job: WaitingJob) -
 
 
 def budget_name(row: PowerBudget, cluster: Cluster) -> str:
+    """How wait reasons name the budget."""
     return cluster.name if row.scope == BudgetScope.CLUSTER else f"{row.scope} {row.place}"
 
 
