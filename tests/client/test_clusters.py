@@ -121,7 +121,7 @@ def test_unreadable_pod_template_is_explained(cluster, tmp_path, text, said):
 
 
 def test_power_budgets_are_set_listed_and_removed(cluster):
-    Node.objects.filter(name="seren-001").update(rack="r01")
+    Node.objects.filter(pk=Node.objects.order_by("pk")[0].pk).update(rack="r01")
     assert cluster("power-budget", "seren", "--kw", "40").stdout == "seren: 40.0 kW.\n"
     assert cluster("power-budget", "seren", "--kw", "45.5", "--reason", "new feed").stdout == "seren: 45.5 kW.\n"
     assert cluster("power-budget", "seren", "--rack", "r01", "--kw", "20").stdout == "seren rack r01: 20.0 kW.\n"
