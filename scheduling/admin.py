@@ -54,7 +54,7 @@ class LeaseAdmin(RecordAdmin):
 @admin.register(PowerBudget)
 class PowerBudgetAdmin(RecordAdmin):
     list_display = ("cluster", "scope", "place", "limit", "created")
-    ordering = ("cluster__name", "scope", "place")
+    ordering = ("id",)
     list_filter = ("scope",)
     list_select_related = ("cluster",)
     search_fields = ("cluster__name__startswith", "place__startswith")

@@ -194,7 +194,7 @@ def cluster_destinations(cluster: str) -> tuple[Destination, ...]:
             title=f"Connection of {cluster}",
             detail="Address, token, control mode, prices, power budgets",
             route="cluster",
-            words="power budget limit watts kw rack slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics",
+            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics power watts kw",
             permission=OPERATE,
             cluster=cluster,
         ),

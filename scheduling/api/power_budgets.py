@@ -9,10 +9,12 @@ from django.db.models import QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
+from jobs.api.clusters import visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
+from jobs.api.shapes import CLUSTER_DETAIL
 from jobs.core import parsing
 from jobs.models import Cluster, TokenScope, clock
-from jobs.rest import query_params
+from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
@@ -152,7 +154,8 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
             _add_states(rows)
 
     def work(self, name: str) -> Response:
-        cluster = _find_cluster(name)
+        cluster = visible_cluster(name, self.caller)
+        etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         values = self.body(NEW_READERS, "a power budget")
         if "limit_kw" not in values:
             raise InvalidRequestField("limit_kw", "is required")
@@ -160,7 +163,7 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
         added = _raise_conflicts(
             lambda: budget_actions.add(
                 cluster,
-                scope=values.get("scope", BudgetScope.CLUSTER.value),
+                scope=values.get("scope", str(BudgetScope.CLUSTER)),
                 place=place,
                 limit_kw=values["limit_kw"],
                 author=self.author,

@@ -26,11 +26,11 @@ SEPARATOR = ":"
 
 def budget_places(cluster: Cluster) -> list[tuple[str, str]]:
     """The choices of a new budget: value and label of the cluster, and of each of its racks, leaves and pods."""
-    choices = [(BudgetScope.CLUSTER.value, "The cluster")]
-    for scope in (BudgetScope.RACK, BudgetScope.LEAF, BudgetScope.POD):
-        rows = Node.objects.filter(cluster=cluster).exclude(**{scope.value: ""}).order_by(scope.value)
-        names = rows.values_list(scope.value, flat=True).distinct()[:MAX_PLACES_OFFERED]
-        choices += [(f"{scope.value}{SEPARATOR}{name}", f"{scope.label} {name}") for name in names]
+    choices = [(str(BudgetScope.CLUSTER), "The cluster")]
+    for scope in map(str, (BudgetScope.RACK, BudgetScope.LEAF, BudgetScope.POD)):
+        rows = Node.objects.filter(cluster=cluster).exclude(**{scope: ""}).order_by(scope)
+        names = rows.values_list(scope, flat=True).distinct()[:MAX_PLACES_OFFERED]
+        choices += [(f"{scope}{SEPARATOR}{name}", f"{capfirst(scope)} {name}") for name in names]
     return choices
 
 
