@@ -21,6 +21,10 @@ class BudgetScope(models.TextChoices):
     POD = "pod"
 
 
+def budget_title(scope: str, place: str) -> str:
+    return f"{scope} {place}" if place else "the cluster"
+
+
 class PowerBudget(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="power_budgets")
     scope = models.CharField(max_length=7, choices=BudgetScope)
@@ -49,4 +53,4 @@ class PowerBudget(models.Model):
     @property
     def title(self) -> str:
         """What it limits, on pages of the cluster."""
-        return f"{self.scope} {self.place}" if self.place else "the cluster"
+        return budget_title(self.scope, self.place)

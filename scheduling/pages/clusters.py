@@ -299,7 +299,7 @@ def _power_context(request: HttpRequest, row: Cluster, now: datetime) -> dict[st
     return {
         "power_states": budget_states(row, now),
         "power_waiting": jobs_waiting_for_power(row),
-        "power_places": budget_places(row) if may_operate else [],
+        "power_places": budget_places(row) if may_operate else (),
         "may_operate": may_operate,
     }
 

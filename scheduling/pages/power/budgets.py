@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.contrib import messages
@@ -18,6 +18,7 @@ from jobs.models import Cluster, Node
 from scheduling.actions import power_budgets as budget_actions
 from scheduling.actions.power_budgets import PowerBudgetConflict
 from scheduling.models import BudgetScope, PowerBudget
+from scheduling.models.power_budget import budget_title
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
 MAX_PLACES_OFFERED = 500
@@ -25,13 +26,19 @@ SEPARATOR = ":"
 
 
 def budget_places(cluster: Cluster) -> list[tuple[str, str]]:
-    """The choices of a new budget: value and label of the cluster, and of each of its racks, leaves and pods."""
-    choices = [(str(BudgetScope.CLUSTER), "The cluster")]
+    """The choices of a new budget: value and label of the cluster, and of each of its racks, leaves and pods, if they
+    have none yet."""
+    taken = set(PowerBudget.objects.filter(cluster=cluster).values_list("scope", "place"))
+    found = [(scope, place) for scope, place in _places(cluster) if (scope, place) not in taken]
+    return [(f"{scope}{SEPARATOR}{place}", capfirst(budget_title(scope, place))) for scope, place in found]
+
+
+def _places(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    yield str(BudgetScope.CLUSTER), ""
     for scope in map(str, (BudgetScope.RACK, BudgetScope.LEAF, BudgetScope.POD)):
         rows = Node.objects.filter(cluster=cluster).exclude(**{scope: ""}).order_by(scope)
-        names = rows.values_list(scope, flat=True).distinct()[:MAX_PLACES_OFFERED]
-        choices += [(f"{scope}{SEPARATOR}{name}", f"{capfirst(scope)} {name}") for name in names]
-    return choices
+        for place in rows.values_list(scope, flat=True).distinct()[:MAX_PLACES_OFFERED]:
+            yield scope, place
 
 
 @require_POST
