@@ -215,7 +215,7 @@ class RemovePowerBudget(ActionEndpoint):
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
             says="Remove a power budget. Jobs that waited for power start in the next turn",
-            body=ResourceShape("PowerBudgetRemoval", {"reason": REASON}),
+            body=ResourceShape("PowerBudgetRemoval", {"reason": REASON}, example={"reason": "feed repaired"}),
             answer=POWER_BUDGET,
             operator=True,
             conflicts=True,
