@@ -14,7 +14,7 @@ import numpy as np
 from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.power.energy import IDLE_SHARE, model_power_w
 from scheduling.power.gpu_clocks import FULL_W, GpuClocks, PowerFleet
-from scheduling.power.power_predictions import PeakHistory
+from scheduling.power.power_predictions import PeakHistory, class_end_w
 
 CPU_NODE_W = 300
 
@@ -48,10 +48,10 @@ class PowerForecast:
     ) -> int:
         """At least 1, so that a job without GPUs counts if it wakes up a node. `models` are those of the GPUs that it
         has or may get; without a prediction it may reach their highest limit. `measured_w` is the highest power per GPU
-        so far.
+        so far, which counts in classes too, so that many jobs have equal requests.
         """
         limits = [_limit_w(model) for model in models] or [FULL_W]
-        peak_w = max(measured_w, self._history.predicted_w(scopes, max(limits)))
+        peak_w = max(class_end_w(measured_w), self._history.predicted_w(scopes, max(limits)))
         fleet = PowerFleet(nodes=1, clocks=GpuClocks(idle_w=IDLE_SHARE * min(limits)))
         above_w = float(fleet.watts_above_idle(np.array(peak_w)))
         return max(1, math.ceil((gpus + gpu_milli / WHOLE_GPU) * above_w))

@@ -59,6 +59,11 @@ class PeakHistory:
         return limit_w
 
 
+def class_end_w(watts: float) -> float:
+    """The upper end of the class of these watts."""
+    return float(CLASS_W * max(1, math.ceil(watts / CLASS_W)))
+
+
 def _percentile_w(counts: list[int], rank: int) -> float:
     watts_class = bisect_left(list(accumulate(counts)), rank)
     return float(CLASS_W * (watts_class + 1))

@@ -145,7 +145,7 @@ def test_forecast_is_that_of_similar_jobs_then_of_the_kind_then_the_limit_of_the
     assert forecast.job_w(unknown, gpus=8, models=["A100"]) == JOB_W
     assert forecast.job_w(unknown, gpus=8, models=["NVIDIA H100 80GB HBM3"]) == 8 * 1.25 * 0.85 * 700
     assert forecast.job_w(unknown, gpus=8, models=["unheard-of"]) == JOB_W
-    assert forecast.job_w(mine, gpus=8, models=["A100"], measured_w=380) == 8 * 1.25 * (380 - 60)
+    assert forecast.job_w(mine, gpus=8, models=["A100"], measured_w=380) == 8 * 1.25 * (400 - 60)
     assert forecast.job_w(unknown, gpus=0, gpu_milli=500, models=["A100"]) == JOB_W // 16 + 1
     assert forecast.job_w(unknown, gpus=0) == 1
 
