@@ -349,6 +349,7 @@ VALUES: dict[str, Any] = {
     "PowerBudget.nodes": 8,
     "idle_kw": 12.2,
     "predicted_kw": 36.4,
+    "jobs_waiting": 2,
     "NodeSleep.id": 12,
     "NodeSleep.node": "seren-001",
     "NodeSleep.state": "asleep",

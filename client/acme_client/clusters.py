@@ -41,6 +41,7 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("IDLE KW", lambda row: _kw_text(row["idle_kw"])),
     ("PREDICTED KW", lambda row: _kw_text(row["predicted_kw"])),
     ("BUDGET KW", lambda row: _kw_text(row["limit_kw"])),
+    ("WAITING", lambda row: row["jobs_waiting"]),
 ]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 

@@ -62,6 +62,12 @@ POWER_BUDGET = ResourceShape(
             nullable=True,
             observed=True,
         ),
+        "jobs_waiting": integer_field(
+            "Jobs whose wait reason names this budget.",
+            get=lambda row: row.state.waiting if row.state else 0,
+            needs=("scope",),
+            observed=True,
+        ),
         "created_at": datetime_field(),
     },
 )
@@ -150,7 +156,7 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
         return PowerBudget.objects.filter(cluster=_find_cluster(name))
 
     def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
-        if {"nodes", "idle_kw", "predicted_kw"}.intersection(names):
+        if {"nodes", "idle_kw", "predicted_kw", "jobs_waiting"}.intersection(names):
             _add_states(rows)
 
     def work(self, name: str) -> Response:

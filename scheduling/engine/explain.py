@@ -7,6 +7,7 @@ sentences are written for the team of the job: the job ahead of it is named only
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +27,10 @@ from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 BlockerTuple = tuple[Blocker, ...]
 WaitText = tuple[str, str, BlockerTuple]  # reason and sentence of the first blocker, then all of them
 MAX_NAMED_BUDGETS = 3
+POWER_REASON = "Power"
+# As in `_power_blocker` and `_area_blocker`
+ONE_BUDGET = re.compile(r"; of power budget (?P<name>.+?), [\d,.]+ of [\d,.]+ kW for jobs are left")
+SOME_BUDGETS = re.compile(r"; the power budgets of (?P<names>.+?)(?: and \d+ more)? leave that on ")
 QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
@@ -245,7 +250,7 @@ def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blo
     )
     if need.watts > budget.watts:
         why += " It can never start under this budget."
-    return Blocker(kind=BlockerKind.CAPACITY, reason="Power", why=why)
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why)
 
 
 def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGroup) -> Blocker | None:
@@ -262,7 +267,14 @@ def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGro
         f"It is predicted to need {each}; the power budgets of {', '.join(names[:MAX_NAMED_BUDGETS])}{more} leave that"
         f" on {fitting or 'none'} of {format_count(without_power.bit_count(), 'node')} where it would fit."
     )
-    return Blocker(kind=BlockerKind.CAPACITY, reason="Power", why=why, nodes=count - fitting)
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why, nodes=count - fitting)
+
+
+def named_budgets(why: str) -> list[str]:
+    """The power budgets that a wait reason names."""
+    if found := ONE_BUDGET.search(why):
+        return [found["name"]]
+    return found["names"].split(", ") if (found := SOME_BUDGETS.search(why)) else []
 
 
 def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tuple[str, NodeSet]]:

@@ -27,7 +27,7 @@ from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.pages.power.budgets import budget_places
-from scheduling.queries.power.states import budget_states, jobs_waiting_for_power
+from scheduling.queries.power.states import budget_states
 
 MAX_CHANGES_SHOWN = 20
 NULLABLE_COLUMNS = (
@@ -298,7 +298,6 @@ def _power_context(request: HttpRequest, row: Cluster, now: datetime) -> dict[st
     may_operate = request.user.has_perm(OPERATE_PERMISSION)
     return {
         "power_states": budget_states(row, now),
-        "power_waiting": jobs_waiting_for_power(row),
         "power_places": budget_places(row) if may_operate else (),
         "may_operate": may_operate,
     }

@@ -128,7 +128,7 @@ def test_power_budgets_are_set_listed_and_removed(cluster):
 
     header, first, second = cluster("power-budget", "seren").stdout.splitlines()
     assert header.split()[:2] == ["SCOPE", "PLACE"]
-    assert (first.split()[0], first.split()[-1]) == ("cluster", "45.5")
+    assert (first.split()[0], first.split()[-2]) == ("cluster", "45.5")
     assert second.split()[:2] == ["rack", "r01"]
     assert [row["place"] for row in json.loads(cluster("power-budget", "seren", "-o", "json").stdout)] == ["", "r01"]
 

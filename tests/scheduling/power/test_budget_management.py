@@ -6,10 +6,12 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
-from jobs.models import Cluster, Event, Job, Node
+from jobs.models import Cluster, Event, Node, clock
 from scheduling.actions.policies import check_for_cluster
 from scheduling.core.policy_choice import PolicyChoice
+from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.settings import InvalidPolicySettings
+from scheduling.loops.schedule import schedule_once
 from scheduling.models import PowerBudget
 from tests import make
 from tests.jobs.api import api_make
@@ -173,11 +175,9 @@ def test_operator_manages_budgets_on_the_settings_page():
     client = browser()
     client.post(f"{PAGE}power-budgets/", {"place": "cluster", "limit_kw": "40"})
     client.post(f"{PAGE}power-budgets/", {"place": "rack:r02", "limit_kw": "9.5"})
-    Job.objects.filter(pk=make.job(gpus_per_node=8).pk).update(reason="Power")
     page = said(client)
 
     assert "Rack r02: the power budget was added." in page
-    assert "1 job waits for power" in page
     assert "6.1 kW" in page and "40.0 kW" in page and 'value="9.5"' in page
     assert "power budget of rack r02" in page
 
@@ -187,6 +187,15 @@ def test_operator_manages_budgets_on_the_settings_page():
     assert PowerBudget.objects.get(scope="rack").limit_w == 12_000
     client.post(f"{PAGE}power-budgets/{rack.pk}/", {"limit_kw": "12", "do": "remove"})
     assert "Rack r02: the power budget was removed." in said(client)
+
+
+def test_page_counts_the_jobs_that_wait_because_of_a_budget(seren):
+    PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=7_000)
+    make.job(gpus_per_node=8)
+    schedule_once(seren, LIVE_POLICIES["fifo"], clock.now(), lambda: None)
+
+    assert 'data-label="Jobs waiting">1<' in said(browser())
+    assert olga().get(PATH).json()["results"][0]["jobs_waiting"] == 1
 
 
 def test_power_above_a_budget_is_marked(seren):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, PowerBudget, ResourceRequest, RunningJob
 from scheduling.engine.counterfactual import smallest_changes
+from scheduling.engine.explain import named_budgets
 from scheduling.engine.live import held_watts
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
@@ -148,6 +149,17 @@ def test_wait_reason_names_the_budgets_of_racks():
         "It is predicted to need 3.4 kW on each of 2 nodes; the power budgets of rack a, rack b leave that on 1 of 4"
         " nodes where it would fit."
     )
+
+
+def test_wait_reason_tells_which_budgets_it_names():
+    nodes, jobs = [node(number) for number in range(1, 9)], [job(1, nodes=8)]
+    tight = [budget(4, [number], f"rack r{number}") for number in range(1, 6)]
+    whole, parts = (decide("fifo", nodes, jobs, [*budgets]).waits[0].why for budgets in ([budget(9)], tight))
+
+    assert named_budgets(whole) == ["cluster seren"]
+    assert named_budgets(parts) == ["rack r1", "rack r2", "rack r3"]
+    assert " and 2 more leave that on 3 of 8 nodes" in parts
+    assert named_budgets("It needs 2 × 8 GPUs; 1 node has 8 free (8 GPUs free in total).") == []
 
 
 def test_gang_is_divided_evenly_among_racks_that_have_room_for_parts_of_it():

@@ -18,7 +18,7 @@ from scheduling.models import AttemptPeak, Estimate, LearnedPeaks, PowerBudget
 from scheduling.power.live_power import PowerForecast, idle_node_w
 from scheduling.power.power_predictions import MAX_COUNTED, MIN_SIMILAR, PeakHistory, peak_scopes
 from scheduling.queries import snapshot
-from scheduling.queries.power.states import budget_states, jobs_waiting_for_power
+from scheduling.queries.power.states import budget_states
 from scheduling.queries.submission_preview import add_job_power
 from tests import make
 
@@ -169,7 +169,7 @@ def test_jobs_start_up_to_the_budget_of_the_cluster(seren, policy):
     (waits,) = Job.objects.waiting()
     assert waits.reason == "Power"
     assert "It is predicted to need 3.4 kW; of power budget seren, 0.0 of 6.8 kW for jobs are left." in waits.why
-    assert jobs_waiting_for_power(seren) == 1
+    assert [state.waiting for state in budget_states(seren, clock.now())] == [1]
 
 
 def test_jobs_that_drew_less_leave_room_for_more(seren):
@@ -239,6 +239,7 @@ def test_racks_have_budgets_of_their_own(seren):
         "It is predicted to need 3.4 kW; the power budgets of rack r01, rack r02 leave that on none of 3 nodes where"
         " it would fit.",
     )
+    assert [state.waiting for state in budget_states(seren, clock.now())] == [1, 1]
     assert set(Allocation.objects.values_list("node__rack", flat=True)) == {"r01"}
 
 
