@@ -1,7 +1,8 @@
 """The peak power per GPU of attempts, from samples of telemetry. Pure.
 
 All GPUs of a gang reach their peaks together or not, so the peak is that of the sum over its GPUs at one time, divided
-by their number. A share of a GPU counts like the whole GPU, because the exporter measures whole GPUs.
+by their number. A share of a GPU counts like the whole GPU, because the exporter measures whole GPUs. An attempt whose
+GPUs are not known by index, as on Kubernetes, counts with the highest of those that nobody else holds.
 """
 
 from __future__ import annotations
@@ -31,11 +32,17 @@ def attempt_peaks(nodes: Iterable[tuple[Sequence[PowerSample], Sequence[GpuHold]
 
 
 def _readings(samples: Sequence[PowerSample], holds: Sequence[GpuHold]) -> Iterator[Reading]:
-    for hold in holds:
-        if hold.gpu is None:
-            continue
-        for sample in samples:
-            if hold.start_s <= sample.at_s < hold.end_s and hold.gpu < len(sample.power_w):
-                watts = sample.power_w[hold.gpu]
-                if watts is not None and 0 <= watts <= MAX_GPU_POWER_W:
-                    yield hold.attempt, sample.at_s, watts
+    for sample in samples:
+        held = [hold for hold in holds if hold.start_s <= sample.at_s < hold.end_s]
+        watts = {gpu: value for gpu, value in enumerate(sample.power_w) if value is not None and _is_believed(value)}
+        for hold in held:
+            if hold.gpu is not None and hold.gpu in watts:
+                yield hold.attempt, sample.at_s, watts[hold.gpu]
+        others = sorted((watts[gpu] for gpu in watts.keys() - {hold.gpu for hold in held}), reverse=True)
+        for hold in held:
+            if hold.gpu is None:
+                yield from ((hold.attempt, sample.at_s, value) for value in others[: hold.gpus])
+
+
+def _is_believed(watts: float) -> bool:
+    return 0 <= watts <= MAX_GPU_POWER_W

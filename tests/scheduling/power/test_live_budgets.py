@@ -98,6 +98,19 @@ def test_gpus_of_others_and_values_that_no_gpu_draws_are_no_peak(seren):
     assert AttemptPeak.objects.get(attempt=attempt).gpu_w == 210
 
 
+def test_attempt_without_gpu_indices_has_the_highest_of_the_gpus_that_nobody_else_holds(seren):
+    indexed, counted = hold(seren, 0, 100, gpus=(0, 1)), hold(seren, 0, 100, gpus=(2, 3))
+    Allocation.objects.filter(attempt=counted, gpu=3).delete()
+    Allocation.objects.filter(attempt=counted).update(gpu=None)
+    for seconds in (15, 30):
+        sample(seconds, (500, 500, 60, 310, 290, 60))
+
+    count_energy_once(at(300))
+
+    peaks = dict(AttemptPeak.objects.values_list("attempt", "gpu_w"))
+    assert peaks == {indexed.pk: 500, counted.pk: 300}
+
+
 def test_peak_only_rises_and_ended_attempts_are_learned_once(seren):
     early, late = hold(seren, 0, 50, name="a"), hold(seren, 100, 700, name="a")
     for seconds, watts in ((15, 280), (30, 180), (120, 310), (630, 150)):
