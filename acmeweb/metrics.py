@@ -35,8 +35,9 @@ from jobs.models import Cluster, Job, LatestProgress, Node, ProgressSource, Toke
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.queries.queue_waits import recent_queue_waits
-from scheduling.models import EstimateError, Forecast, RunTimeModel
+from scheduling.models import EstimateError, Forecast, PowerBudget, RunTimeModel
 from scheduling.queries import ledger_figures
+from scheduling.queries.power.states import budget_states
 
 UNFINISHED_STATES = [State.PENDING, State.RUNNING, State.SUSPENDED]
 DAY = timedelta(days=1)
@@ -100,6 +101,7 @@ class AcmeCollector(Collector):
         yield from _estimates()
         yield from _predictions()
         yield from _accounting(names.values())
+        yield from _power_budgets(clusters, self.now)
         yield _job_info(names, self.visible)
 
 
@@ -309,6 +311,22 @@ def _energy(figures: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("acme_energy_kwh_lost_last_day", help, ("cluster", "cause"), by_key("kwh_lost"))
     yield _gauge("acme_energy_cost_last_day", "Cost of the last day's energy.", ("cluster",), of("energy_cost"))
     yield _gauge("acme_co2_kg_last_day", "CO2 of the last day's energy.", ("cluster",), of("co2_kg"))
+
+
+def _power_budgets(clusters: Iterable[Cluster], now: datetime) -> Iterator[Metric]:
+    """Yield the power budgets of clusters that have any. `place` is empty for the whole cluster."""
+    budgeted = set(PowerBudget.objects.order_by().values_list("cluster", flat=True))
+    found = [
+        ((one.name, state.row.scope, state.row.place), state)
+        for one in clusters
+        if one.pk in budgeted
+        for state in budget_states(one, now)
+    ]
+    labels = ("cluster", "scope", "place")
+    help = "Limit of a power budget."
+    yield _gauge("acme_power_budget_watts", help, labels, [(values, state.row.limit_w) for values, state in found])
+    help = "Predicted peak of the nodes of a power budget with their running jobs."
+    yield _gauge("acme_power_predicted_watts", help, labels, [(values, state.predicted_w) for values, state in found])
 
 
 def _job_info(names: Mapping[int, str], visible: QuerySet[Job]) -> Metric:

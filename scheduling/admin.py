@@ -1,4 +1,5 @@
-"""Admin pages of leases: which worker runs which loop. The pages are read-only; loops write the rows."""
+"""Admin pages of leases and power budgets. The pages are read-only: loops write leases, and budgets are changed on the
+settings page of their cluster, which records an event."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from django.utils import timezone
 
 from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
-from scheduling.models import Lease
+from scheduling.models import Lease, PowerBudget
 
 
 class LeaseHolderFilter(admin.SimpleListFilter):
@@ -48,3 +49,22 @@ class LeaseAdmin(RecordAdmin):
     @admin.display(description="expires")
     def expires_long(self, lease: Lease) -> str:
         return formatting.exact_and_relative_time(lease.expires_at)
+
+
+@admin.register(PowerBudget)
+class PowerBudgetAdmin(RecordAdmin):
+    list_display = ("cluster", "scope", "place", "limit", "created")
+    ordering = ("id",)
+    list_filter = ("scope",)
+    list_select_related = ("cluster",)
+    search_fields = ("cluster__name__startswith", "place__startswith")
+    search_help_text = "Start of the cluster's name, or of the rack, leaf or pod."
+    fields = ("cluster", "scope", "place", "limit", "created")
+
+    @admin.display(description="limit", ordering="limit_w")
+    def limit(self, budget: PowerBudget) -> str:
+        return f"{budget.limit_w / 1000:,.1f} kW"
+
+    @admin.display(description="created")
+    def created(self, budget: PowerBudget) -> str:
+        return formatting.relative_time(budget.created_at)

@@ -19,6 +19,7 @@ from scheduling.pages import (
     team_usage,
     why_waiting,
 )
+from scheduling.pages.power import budgets
 
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),
@@ -49,6 +50,8 @@ urlpatterns = [
     path("settings/clusters/", clusters.clusters, name="clusters"),
     path("settings/clusters/add/", clusters.add, name="cluster-add"),
     path("settings/clusters/of/<slug:name>/", clusters.cluster, name="cluster"),
+    path("settings/clusters/of/<slug:name>/power-budgets/", budgets.add_budget, name="power-budget-add"),
+    path("settings/clusters/of/<slug:name>/power-budgets/<int:number>/", budgets.change_budget, name="power-budget"),
     path("reports/", reports.reports, name="reports"),
     path("reports/characterization/", characterization.characterization, name="characterization"),
     path("reports/teams/", team_usage.usage_page, name="team-usage"),

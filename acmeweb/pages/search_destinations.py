@@ -192,9 +192,9 @@ def cluster_destinations(cluster: str) -> tuple[Destination, ...]:
         Destination(
             kind="setting",
             title=f"Connection of {cluster}",
-            detail="Address, token, control mode, prices",
+            detail="Address, token, control mode, prices, power budgets",
             route="cluster",
-            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics",
+            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics power watts kw",
             permission=OPERATE,
             cluster=cluster,
         ),

@@ -1,4 +1,4 @@
-"""`acme cluster`: list, add and change clusters, set their control mode, and test connections."""
+"""`acme cluster`: list, add and change clusters, set their control mode and power budgets, and test connections."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import quote
 import typer
 
 from acme_client import table
+from acme_client.api import Acme
 from acme_client.terminal import (
     OutputFormat,
     OutputOption,
@@ -32,6 +33,15 @@ CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("PRODUCT", lambda row: row["product"]),
     ("LAST ANSWER", lambda row: row["last_contact_at"] or "never"),
     ("LAST ERROR", lambda row: row["last_error"]),
+]
+BUDGET_COLUMNS: list[table.TableColumn] = [
+    ("SCOPE", lambda row: row["scope"]),
+    ("PLACE", lambda row: row["place"] or "-"),
+    ("NODES", lambda row: row["nodes"]),
+    ("IDLE KW", lambda row: _kw_text(row["idle_kw"])),
+    ("PREDICTED KW", lambda row: _kw_text(row["predicted_kw"])),
+    ("BUDGET KW", lambda row: _kw_text(row["limit_kw"])),
+    ("WAITING", lambda row: row["jobs_waiting"]),
 ]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -97,6 +107,7 @@ SleepOption = Annotated[
 ModeOption = Annotated[
     ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
 ]
+PlaceOption = Annotated[str, typer.Option(help="Only the nodes of this place.")]
 
 FIELD_OF_PARAMETER = {
     "address": "address",
@@ -223,6 +234,61 @@ def test(
         _print_steps(result["steps"])
     if not result["ok"]:
         raise typer.Exit(1)
+
+
+@app.command(name="power-budget")
+def power_budget(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
+    kw: Annotated[float | None, typer.Option("--kw", help="Set the budget to this many kW, with hosts.")] = None,
+    rack: PlaceOption = "",
+    leaf: PlaceOption = "",
+    pod: PlaceOption = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
+    reason: ReasonOption = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the power budgets of a cluster, or set or remove one. Jobs start only while the predicted peak fits."""
+    scope, place = _scope_and_place(rack=rack, leaf=leaf, pod=pod)
+    client, path = client_from_context(ctx), f"clusters/{quote(name, safe='')}/power-budgets/"
+    if kw is not None and remove:
+        exit_with_usage_error("Give either --kw or --remove.")
+    if kw is None and not remove:
+        query = {"scope": scope, "place": place} if place else {}
+        print_rows(BUDGET_COLUMNS, list(client.pages(path, query, 10_000)), output)
+        return
+    found = next(iter(client.pages(path, {"scope": scope} | ({"place": place} if place else {}), 1)), None)
+    why = {"reason": reason} if reason else {}
+    where = " ".join((name, *((scope, place) if place else ())))
+    if remove:
+        _remove_budget(client, path, found, why)
+        typer.echo(f"{where}: removed.")
+    else:
+        row = _set_budget(client, path, found, {"scope": scope, "place": place, "limit_kw": kw, **why})
+        typer.echo(f"{where}: {_kw_text(row['limit_kw'])} kW.")
+
+
+def _set_budget(client: Acme, path: str, found: dict[str, Any] | None, body: dict[str, Any]) -> dict[str, Any]:
+    if found is None:
+        return client.post(path, body)
+    return client.patch(f"{path}{found['id']}/", {name: body[name] for name in ("limit_kw", "reason") if name in body})
+
+
+def _remove_budget(client: Acme, path: str, found: dict[str, Any] | None, body: dict[str, Any]) -> None:
+    if found is None:
+        exit_with_usage_error("There is no such power budget.")
+    client.post(f"{path}{found['id']}/remove/", body)
+
+
+def _scope_and_place(**places: str) -> tuple[str, str]:
+    given = [(scope, place) for scope, place in places.items() if place]
+    if len(given) > 1:
+        exit_with_usage_error("Give only one of --rack, --leaf and --pod.")
+    return given[0] if given else ("cluster", "")
+
+
+def _kw_text(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.1f}"
 
 
 def _print_steps(steps: list[dict[str, Any]]) -> None:

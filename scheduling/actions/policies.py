@@ -21,7 +21,9 @@ from scheduling.core.policy_choice import (
     differences,
     refuse_missing_run_times,
 )
-from scheduling.models import RunTimeModel
+from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
+from scheduling.engine.settings import InvalidPolicySettings
+from scheduling.models import PowerBudget, RunTimeModel
 
 
 class PolicyError(Exception):
@@ -43,6 +45,10 @@ def current_policy_choice(cluster: Cluster) -> PolicyChoice:
 def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
     """Return the choice if this cluster can use it and has the history it needs. Raises InvalidPolicySettings."""
     check_choice(choice)
+    if choice.placement in PLACEMENTS_WITHOUT_POWER and PowerBudget.objects.filter(cluster=cluster).exists():
+        raise InvalidPolicySettings(
+            f"placement: {choice.placement} does not support power budgets, and {cluster} has one. Remove it first."
+        )
     if not RunTimeModel.objects.usable(cluster).exists():
         refuse_missing_run_times(choice, str(cluster))
     return choice

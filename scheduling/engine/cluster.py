@@ -40,6 +40,7 @@ class NodeView:
     shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
     shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
     boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
+    wake_w: int = 0  # it sleeps: what it draws when it is awake and idle; set if there is a power budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,11 @@ class ResourceRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerBudget:
-    """What jobs on the nodes may draw above idle ones, by prediction."""
+    """What jobs on the nodes may draw above idle ones, by prediction. `name` is like "seren" or "rack r1"."""
 
     name: str
     watts: int
+    nodes: frozenset[int] | None = None  # ids; None: all nodes of the cluster
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +146,7 @@ class RunningJob:
     asked_at: datetime | None = None  # when it was asked for a checkpoint that it has not saved yet
     user: str = ""
     title: str = ""
+    watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
 
     @property
     def charged_milli(self) -> int:
@@ -181,6 +184,7 @@ class ClusterSnapshot:
     closed: tuple[ClosedNode, ...] = ()
     placement: str = "consolidate"
     windows: tuple[NodeWindow, ...] = ()
+    power: tuple[PowerBudget, ...] = ()
     history: SchedulingHistory | None = None  # None: nothing is known about the past
 
     @property
@@ -195,7 +199,7 @@ class ClusterSnapshot:
         held = ((max(job.places.values(), default=0), job.gpu_milli) for job in self.running)
         counts = Counter(ResourceRequest(gpus=gpus, gpu_milli=milli) for gpus, milli in held)
         for need, times in Counter(job.need for job in self.waiting).items():
-            counts[replace(need, nodes=1, rest=0)] += times
+            counts[replace(need, nodes=1, rest=0, watts=0)] += times
         return counts
 
     @property

@@ -98,7 +98,7 @@ class Engine:
         self.running = RunningJobs(ranks=rules.preempts, plans=rules.plans)
         self.borrowers = Borrowers(resources, claims=rules.claims)
         self.maintenance = MaintenanceSchedule(len(resources.nodes))
-        per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None and resources.power is None
+        per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None and not resources.counts_power
         self.changes = ChangesSinceTurn(resources, per_node=per_node)
         self.reservation = StandingReservation()
         self.started_jobs: list[EngineJob] = []

@@ -7,6 +7,7 @@ sentences are written for the team of the job: the job ahead of it is named only
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,11 +20,17 @@ from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecisio
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
+from scheduling.engine.power_areas import PowerAreas, watts_per_node
 from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
 WaitText = tuple[str, str, BlockerTuple]  # reason and sentence of the first blocker, then all of them
+MAX_NAMED_BUDGETS = 3
+POWER_REASON = "Power"
+# As in `_power_blocker` and `_area_blocker`
+ONE_BUDGET = re.compile(r"; of power budget (?P<name>.+?), [\d,.]+ of [\d,.]+ kW for jobs are left")
+SOME_BUDGETS = re.compile(r"; the power budgets of (?P<names>.+?)(?: and \d+ more)? leave that on ")
 QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
@@ -203,6 +210,8 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
     need = group.need
     if resources.power and need.watts > resources.watts_left:
         return _power_blocker(resources.power, resources.watts_left, need)
+    if resources.areas and need.watts and (blocker := _area_blocker(resources, resources.areas, group)):
+        return blocker
     only_gpus = ResourceRequest(gpus=need.gpus, gpu_milli=need.gpu_milli)
     with_gpus = resources.fitting_nodes(only_gpus, group.eligible_nodes).bit_count()
     fitting = resources.fitting_nodes(need, group.eligible_nodes).bit_count()
@@ -241,7 +250,31 @@ def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blo
     )
     if need.watts > budget.watts:
         why += " It can never start under this budget."
-    return Blocker(kind=BlockerKind.CAPACITY, reason="Power", why=why)
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why)
+
+
+def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGroup) -> Blocker | None:
+    """The blocker of a request for which only budgets of parts of the cluster have too little left."""
+    need, count = group.need, group.need.nodes + bool(group.need.rest)
+    without_power = resources.fitting_nodes(replace(need, watts=0), group.eligible_nodes)
+    fitting = areas.fitting(need, without_power).bit_count()
+    if without_power.bit_count() < count or fitting >= count:
+        return None
+    names = areas.short_budgets(need, without_power)
+    more = f" and {len(names) - MAX_NAMED_BUDGETS} more" if len(names) > MAX_NAMED_BUDGETS else ""
+    each = f"{watts_per_node(need) / 1000:,.1f} kW" + (f" on each of {count} nodes" if count > 1 else "")
+    why = (
+        f"It is predicted to need {each}; the power budgets of {', '.join(names[:MAX_NAMED_BUDGETS])}{more} leave that"
+        f" on {fitting or 'none'} of {format_count(without_power.bit_count(), 'node')} where it would fit."
+    )
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why, nodes=count - fitting)
+
+
+def named_budgets(why: str) -> list[str]:
+    """The power budgets that a wait reason names."""
+    if found := ONE_BUDGET.search(why):
+        return [found["name"]]
+    return found["names"].split(", ") if (found := SOME_BUDGETS.search(why)) else []
 
 
 def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tuple[str, NodeSet]]:

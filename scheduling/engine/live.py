@@ -21,6 +21,8 @@ from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
+    NodeView,
+    PowerBudget,
     ResourceRequest,
     RunningJob,
     StartDecision,
@@ -34,9 +36,10 @@ from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
-from scheduling.engine.placement import awake_first
+from scheduling.engine.placement import awake_first, within_power
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
-from scheduling.engine.resources import GpuPlacement, NodeResources, shared_position
+from scheduling.engine.power_areas import PowerAreas
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, shared_position
 from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
@@ -107,12 +110,14 @@ class SnapshotEngine:
         placement = PLACEMENTS[snapshot.placement](
             PlacementContext(typical_requests=typical, guarantees=self._guarantees)
         )
+        if snapshot.power:
+            placement = within_power(placement)
         if self.boots:
             placement = awake_first(placement, sum(1 << number for number in self.boots))
         limited = snapshot.quotas or any(job.array_limit is not None for job in snapshot.waiting)
         quota_usage = QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves) if limited else None
         self.engine = Engine(
-            NodeResources(self._nodes),
+            _resources(snapshot, self._nodes),
             rules,
             placement=placement,
             quota_usage=quota_usage,
@@ -196,7 +201,7 @@ class SnapshotEngine:
         """The request group of a running job."""
         nodes = max(1, len(held.places))
         gpus = held.gpus, held.gpu_milli
-        key = held.team, held.kind, held.preemptible, held.array, *gpus, held.cpus, held.memory_mb, nodes
+        key = held.team, held.kind, held.preemptible, held.array, *gpus, held.cpus, held.memory_mb, nodes, held.watts
         if (group := self._holdings.get(key)) is None:
             owner = QuotaOwner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
             if held.gpus % nodes:  # a job of another scheduler may hold different numbers of GPUs on its nodes
@@ -207,6 +212,7 @@ class SnapshotEngine:
                 gpu_milli=held.gpu_milli,
                 cpus=held.cpus,
                 memory_mb=held.memory_mb,
+                watts=held.watts,
             )
             group = self._holdings[key] = self._request_group(need, owner)
         return group
@@ -320,6 +326,34 @@ class SnapshotEngine:
                 kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.group.gpus, jobs=len(victims)
             )
         return WaitDecision(waiting.id, "Resources", why, (blocker,))
+
+
+def _resources(snapshot: ClusterSnapshot, nodes: Sequence[NodeView]) -> NodeResources:
+    """What is free on these nodes, and what running jobs leave of the power budgets."""
+    if not snapshot.power:
+        return NodeResources(nodes)
+    whole = next((budget for budget in snapshot.power if budget.nodes is None), None)
+    wake_w = {number: node.wake_w for number, node in enumerate(nodes) if node.wake_w}
+    budgets = [budget for budget in snapshot.power if wake_w or budget.nodes is not None]
+    offered = [(budget, _node_set(nodes, budget), budget.watts - held_watts(snapshot, budget)) for budget in budgets]
+    areas = PowerAreas(offered, wake_w) if offered else None
+    return NodeResources(nodes, whole, held_watts(snapshot, whole) if whole else 0, areas)
+
+
+def _node_set(nodes: Sequence[NodeView], budget: PowerBudget) -> NodeSet:
+    return sum(1 << number for number, node in enumerate(nodes) if budget.nodes is None or node.id in budget.nodes)
+
+
+def held_watts(snapshot: ClusterSnapshot, budget: PowerBudget) -> int:
+    """What running jobs are predicted to draw of the budget, each evenly on its nodes."""
+    if budget.nodes is None:
+        return sum(job.watts for job in snapshot.running)
+    inside = budget.nodes
+    return sum(
+        -(-job.watts // len(job.places)) * len(inside.intersection(job.places))
+        for job in snapshot.running
+        if job.watts and not inside.isdisjoint(job.places)
+    )
 
 
 def next_rank_change(snapshot: ClusterSnapshot, rules: PolicyRules) -> float | None:

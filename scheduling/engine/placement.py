@@ -89,6 +89,17 @@ def awake_first(place: PlacementFunction, asleep: NodeSet) -> PlacementFunction:
     return choose
 
 
+def within_power(place: PlacementFunction) -> PlacementFunction:
+    """The placement, if power budgets have room for it. Placements offer nodes within the budgets already, but may
+    combine several offers."""
+
+    def choose(resources: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
+        places = place(resources, need, among)
+        return places if places is None or resources.has_power(places, need) else None
+
+    return choose
+
+
 def _place_share(
     resources: NodeResources, need: ResourceRequest, among: NodeSet, best: Callable[..., tuple[int, int, int, int]]
 ) -> GpuPlacement | None:

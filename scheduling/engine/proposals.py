@@ -85,12 +85,12 @@ class ChangeProposals:
         """
         need = self._need
         divisors = [gpus for gpus in range(need.gpus - 1, 0, -1) if need.nodes == 1 and need.gpus % gpus == 0]
-        fewer_gpus = (replace(need, gpus=gpus) for gpus in divisors)
+        fewer_gpus = (_resized(need, gpus=gpus) for gpus in divisors)
         if fitting := next((smaller for smaller in fewer_gpus if self._would_start(smaller)), None):
             phrase = f"it requested {format_count(fitting.gpus, 'GPU')} instead of {need.gpus}"
             request = {"gpus_per_node": fitting.gpus}
             yield self._owner_change("gpus", 1 - fitting.gpus / need.gpus, phrase, request, need=fitting)
-        fewer_nodes = (replace(need, nodes=nodes) for nodes in range(need.nodes - 1, 0, -1))
+        fewer_nodes = (_resized(need, nodes=nodes) for nodes in range(need.nodes - 1, 0, -1))
         if fitting := next((smaller for smaller in fewer_nodes if self._would_start(smaller)), None):
             phrase = f"it requested {format_count(fitting.nodes, 'node')} instead of {need.nodes}"
             yield self._owner_change(
@@ -316,7 +316,15 @@ def running_job_owner(job: RunningJob) -> QuotaOwner:
 
 
 def _held_resources(job: RunningJob) -> ResourceRequest:
-    return ResourceRequest(gpus=job.gpus, gpu_milli=job.gpu_milli, cpus=job.cpus, memory_mb=job.memory_mb)
+    return ResourceRequest(
+        gpus=job.gpus, gpu_milli=job.gpu_milli, cpus=job.cpus, memory_mb=job.memory_mb, watts=job.watts
+    )
+
+
+def _resized(need: ResourceRequest, **size: int) -> ResourceRequest:
+    """The request with fewer nodes or GPUs, and with as much less power."""
+    smaller = replace(need, **size)  # type: ignore[arg-type]
+    return replace(smaller, watts=-(-need.watts * smaller.total_gpus // max(1, need.total_gpus)))
 
 
 def approximate_duration(seconds: float) -> str:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import WHOLE_GPU, is_whole_shards
 from scheduling.engine.cluster import NodeView, PowerBudget, ResourceRequest
+
+if TYPE_CHECKING:
+    from scheduling.engine.power_areas import PowerAreas
 
 NodeSet = int  # a set of nodes
 # (node, GPUs on it); for a share (node, position of the shared GPU in `NodeResources.shared`)
@@ -27,16 +30,25 @@ ALL_NODES: NodeSet = -1
 BITS_OF_BYTE: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
 LEAF_KEY = attrgetter("pod", "leaf", "nic_type")
 MAX_CACHED_SHAPES = 16
+UNLIMITED_WATTS: Final = 1 << 60
 
 
 class NodeResources:
-    """The free GPUs, CPUs and memory of a set of nodes, indexed by number of free GPUs, and what is left of a power
-    budget.
+    """The free GPUs, CPUs and memory of a set of nodes, indexed by number of free GPUs, and what is left of power
+    budgets.
     """
 
-    def __init__(self, nodes: Iterable[NodeView], power: PowerBudget | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[NodeView],
+        power: PowerBudget | None = None,
+        held_watts: int = 0,
+        areas: PowerAreas | None = None,
+    ) -> None:
+        """`power` is the budget of all nodes, of which running jobs hold `held_watts`; `areas` has those of parts."""
         self.power = power
-        self.watts_left = power.watts if power else 0  # counted only if there is a budget
+        self.watts_left = power.watts - held_watts if power else UNLIMITED_WATTS
+        self.areas = areas
         self.nodes = tuple(nodes)
         self.free = [len(node.free_gpus) for node in self.nodes]
         self.cpus = [node.free_cpus for node in self.nodes]
@@ -70,6 +82,11 @@ class NodeResources:
         }
         self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
+    @property
+    def counts_power(self) -> bool:
+        """Whether there is any power budget."""
+        return self.power is not None or self.areas is not None
+
     def _index_free_nodes(self) -> None:
         with_free: list[list[int]] = [[] for _ in self.by_free]
         for number, free in enumerate(self.free):
@@ -95,6 +112,7 @@ class NodeResources:
         other = NodeResources(())
         other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
         other.power, other.watts_left = self.power, self.watts_left
+        other.areas = self.areas.copy() if self.areas else None
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
         other.leaf_of = self.leaf_of
         other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
@@ -181,7 +199,8 @@ class NodeResources:
     def move(self, places: GpuPlacement, need: ResourceRequest, sign: int) -> None:
         """Take (-1) or release (1) the resources of a placement."""
         if not need.needs_only_gpus:
-            self.watts_left += sign * need.watts
+            if need.watts:
+                self.move_power(places, need, sign)
             for number, _ in places:
                 self.cpus[number] = cpus = self.cpus[number] + sign * need.cpus
                 self.memory_mb[number] = memory_mb = self.memory_mb[number] + sign * need.memory_mb
@@ -194,6 +213,12 @@ class NodeResources:
             self._move_share(places[0], sign * need.gpu_milli)
         else:
             self._move_gpus(places, sign)
+
+    def move_power(self, places: GpuPlacement, need: ResourceRequest, sign: int) -> None:
+        """Take (-1) or release (1) only the power of a placement."""
+        self.watts_left += sign * need.watts
+        if self.areas:
+            self.areas.move(places, need, sign)
 
     def _move_share(self, place: tuple[int, int], thousandths: int) -> None:
         """Take (negative) or release thousandths of one shared GPU."""
@@ -248,11 +273,17 @@ class NodeResources:
         )
 
     def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
-        """The nodes of the set that have enough free CPUs and memory; none if the power of the budget is too little."""
+        """The nodes of the set that have enough free CPUs and memory, as far as power budgets have room for them."""
         if need.needs_only_gpus:
             return nodes
-        if need.watts and need.watts > self.watts_left:
+        if not need.watts:
+            return self._with_shape(need, nodes)
+        if need.watts > self.watts_left:
             return 0
+        fitting = self._with_shape(need, nodes)
+        return self.areas.fitting(need, fitting) if self.areas else fitting
+
+    def _with_shape(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
         shape = need.cpus, need.memory_mb
         if (ample := self._ample.get(shape)) is not None:
             return nodes & ample
@@ -314,7 +345,7 @@ class NodeResources:
 
     def has_free(self, places: GpuPlacement, need: ResourceRequest) -> bool:
         """Whether everything that this placement takes is free."""
-        if need.watts and need.watts > self.watts_left:
+        if not self.has_power(places, need):
             return False
         for number, gpus in places:
             if self.cpus[number] < need.cpus or self.memory_mb[number] < need.memory_mb:
@@ -325,6 +356,12 @@ class NodeResources:
             elif self.free[number] < gpus:
                 return False
         return True
+
+    def has_power(self, places: GpuPlacement, need: ResourceRequest) -> bool:
+        """Whether power budgets have room for this placement."""
+        if not need.watts:
+            return True
+        return need.watts <= self.watts_left and (self.areas is None or self.areas.has_room(places, need))
 
     def take_if_free(self, places: GpuPlacement, need: ResourceRequest) -> bool:
         """Take a placement. False if it is not all free; then nothing is taken."""

@@ -2,9 +2,10 @@
 
 Eligible rows     Clusters with a telemetry address; raw samples after the time up to which they are counted.
 What a turn does  Reads the samples of up to ten minutes at a time, the last sample of each node before them, and the
-                  allocations; adds the energy between neighboring samples to `EnergyHour`; and moves the time forward,
-                  in one transaction. Continues until it is a minute behind, or its time is over. `delete_old_energy`
-                  deletes rows after the retention time.
+                  allocations; adds the energy between neighboring samples to `EnergyHour`; raises the peaks of attempts
+                  and learns those of ended ones for predictions; and moves the time forward, in one transaction.
+                  Continues until it is a minute behind, or its time is over. `delete_old_energy` deletes rows after the
+                  retention time.
 Failure story     Killed at any time: the transaction is rolled back, and the next turn repeats it. Two turns at once:
                   the second one waits for the lock of the first, reads the new time and continues there. Late: raw
                   samples are kept for two days. Missing samples: a counter covers them, see `power.energy`. Samples
@@ -42,6 +43,8 @@ from jobs.models import (
     Resolution,
     Sample,
 )
+from scheduling.actions import power_peaks
+from scheduling.power.attempt_peaks import attempt_peaks
 from scheduling.power.energy import EnergyKey, EnergySums, GpuHold, PowerSample, add_node
 
 log = logging.getLogger(__name__)
@@ -106,7 +109,10 @@ def _count_step(cluster: Cluster, until: datetime) -> bool:
         if since >= until:
             return False
         clock.counted_until = min(until, since + STEP)
-        add_energy(cluster, _columns(_energy(cluster, since, clock.counted_until)))
+        energy, peaks = _energy_and_peaks(cluster, since, clock.counted_until)
+        add_energy(cluster, _columns(energy))
+        power_peaks.raise_peaks(peaks)
+        power_peaks.learn_peaks(cluster, clock.counted_until)
         clock.save(update_fields=["counted_until"])
     return True
 
@@ -117,18 +123,21 @@ def _first_sample(until: datetime) -> datetime:
     return raw.values_list("at", flat=True).first() or until
 
 
-def _energy(cluster: Cluster, since: datetime, until: datetime) -> dict[EnergyKey, EnergySums]:
-    """Return the energy between the samples that arrived in this time and those before them."""
+def _energy_and_peaks(
+    cluster: Cluster, since: datetime, until: datetime
+) -> tuple[dict[EnergyKey, EnergySums], dict[int, float]]:
+    """Return the energy between the samples that arrived in this time and those before them, and the highest power per
+    GPU by attempt."""
     nodes = {node.pk: node for node in Node.objects.filter(cluster=cluster, gpus__gt=0)}
     by_node = {pk: rows for pk, rows in _samples(list(nodes), since, until).items() if len(rows) > 1}
     sums: dict[EnergyKey, EnergySums] = defaultdict(EnergySums)
     if not by_node:
-        return sums
+        return sums, {}
     earliest = datetime.fromtimestamp(min(rows[0].at_s for rows in by_node.values()), UTC)
     holds = _holds(list(by_node), earliest, until)
     for pk, rows in by_node.items():
         add_node(sums, rows, holds.get(pk, ()), nodes[pk].gpu_model, nodes[pk].gpus)
-    return sums
+    return sums, attempt_peaks((rows, holds.get(pk, ())) for pk, rows in by_node.items())
 
 
 def _samples(nodes: Sequence[int], since: datetime, until: datetime) -> dict[int, list[PowerSample]]:

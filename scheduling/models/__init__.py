@@ -23,6 +23,8 @@ from .lease import Lease
 from .ledger import LedgerChange, LedgerPeriod, PeriodLength
 from .node_sleep import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeSleep, NodeSleepState
 from .nodetest import NodeTest, PairTestJob
+from .power_budget import BudgetScope, PowerBudget
+from .power_peaks import AttemptPeak, LearnedPeaks
 from .run_time_trees import TrainedTrees
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
 from .trace import UPLOAD_PREFIX, UploadedTrace
@@ -36,6 +38,8 @@ __all__ = [
     "UPLOAD_PREFIX",
     "WORKER_SILENCE_LIMIT",
     "AccountUsage",
+    "AttemptPeak",
+    "BudgetScope",
     "Campaign",
     "CampaignState",
     "ClusterEndpoint",
@@ -47,6 +51,7 @@ __all__ = [
     "EvaluationRule",
     "Forecast",
     "Framework",
+    "LearnedPeaks",
     "LearnedRunTime",
     "Lease",
     "LedgerChange",
@@ -57,6 +62,7 @@ __all__ = [
     "OpenCircuit",
     "PairTestJob",
     "PeriodLength",
+    "PowerBudget",
     "ProcessedCheckpoint",
     "RuleSelection",
     "RunTimeModel",

@@ -26,6 +26,8 @@ from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidCl
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 from scheduling.loops.sleep.webhooks import sleep_webhook_secret
+from scheduling.pages.power.budgets import budget_places
+from scheduling.queries.power.states import budget_states
 
 MAX_CHANGES_SHOWN = 20
 NULLABLE_COLUMNS = (
@@ -285,10 +287,20 @@ def _render_cluster_page(
         "steps": steps,
         "works": connection_test.all_steps_passed(steps),
         "sleep_secret": sleep_webhook_secret(row) if row and row.sleep_webhook else "",
+        **(_power_context(request, row, now) if row else {}),
         "may_change": request.user.has_perm(CHANGE_PERMISSION if row else ADD_PERMISSION),
         "events": list(events.order_by("-id")[:MAX_CHANGES_SHOWN]) if row else [],
     }
     return render(request, "settings/cluster.html", context, status=422 if form.errors else 200)
+
+
+def _power_context(request: HttpRequest, row: Cluster, now: datetime) -> dict[str, Any]:
+    may_operate = request.user.has_perm(OPERATE_PERMISSION)
+    return {
+        "power_states": budget_states(row, now),
+        "power_places": budget_places(row) if may_operate else (),
+        "may_operate": may_operate,
+    }
 
 
 def _run_form_test(

@@ -6,10 +6,11 @@ is the limit of the GPU model. Watts are counted in classes, so a prediction is 
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -21,18 +22,33 @@ CLASS_W = 25
 CLASSES = 40  # the last one contains everything above
 MIN_SIMILAR = 20
 PERCENTILE = 0.99
+MAX_COUNTED = 2_000  # of a scope, in what is stored
+
+
+def peak_scopes(user: str, name: str, kind: str) -> tuple[str, str]:
+    """The keys of the jobs that are similar, the narrowest first."""
+    return json.dumps([user, name, kind]), json.dumps([kind])
 
 
 class PeakHistory:
     """The peaks of jobs that ended, by any key."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Mapping[str, Sequence[int]] | None = None) -> None:
+        """`counts` are those of an earlier history."""
         self._counts: defaultdict[object, list[int]] = defaultdict(lambda: [0] * CLASSES)
+        self._counts.update({key: list(found) for key, found in (counts or {}).items()})
 
     def add(self, keys: Iterable[object], watts: float) -> None:
         watts_class = min(CLASSES - 1, max(0, math.ceil(watts / CLASS_W) - 1))
         for key in keys:
             self._counts[key][watts_class] += 1
+
+    def counts(self) -> dict[str, list[int]]:
+        """The counts by key. With more than `MAX_COUNTED` jobs they are halved, so that newer jobs count more."""
+        return {
+            str(key): [(count + 1) // 2 for count in counts] if sum(counts) > MAX_COUNTED else counts
+            for key, counts in self._counts.items()
+        }
 
     def predicted_w(self, keys: Iterable[object], limit_w: float = FULL_W) -> float:
         """The percentile of the first key with enough jobs."""
@@ -41,6 +57,11 @@ class PeakHistory:
             if counts is not None and (total := sum(counts)) >= MIN_SIMILAR:
                 return _percentile_w(counts, math.ceil(PERCENTILE * total))
         return limit_w
+
+
+def class_end_w(watts: float) -> float:
+    """The upper end of the class of these watts."""
+    return float(CLASS_W * max(1, math.ceil(watts / CLASS_W)))
 
 
 def _percentile_w(counts: list[int], rank: int) -> float:

@@ -41,9 +41,11 @@ from scheduling.engine.cluster import (
 from scheduling.engine.history import UNKNOWN_S, SchedulingHistory
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
+from scheduling.models import PowerBudget
 from scheduling.models.history import half_life_s
 from scheduling.queries import history
 from scheduling.queries.node_sleeps import remaining_boots
+from scheduling.queries.power.budgets import with_power
 
 PAST_JOBS_WINDOW = timedelta(days=30)
 MAX_PAST_JOBS = 5000
@@ -88,18 +90,14 @@ class StoredPredictions:
 
 def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     held, live = usage_by_node(cluster)
-    teams = dict(Team.objects.values_list("pk", "name"))
-    places: dict[int, dict[int, int]] = defaultdict(dict)
-    shared_gpus = {job_id: gpu for on in held.values() for job_id, gpu in on.shares.items()}
-    for node_id, on in held.items():
-        for job_id, gpus in on.jobs.items():
-            places[job_id][node_id] = gpus
+    teams = _team_names()
+    places, shared_gpus = _places(held)
     nodes = list(Node.objects.filter(cluster=cluster))
     boots = remaining_boots(cluster, nodes, now)
     windows = tuple(_windows(cluster, nodes, now))
     predictions = StoredPredictions()
     waiting = tuple(_waiting(cluster, teams, predictions))
-    return ClusterSnapshot(
+    picture = ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
@@ -116,18 +114,47 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
             trees_s=predictions.trees_s,
         ),
     )
+    return with_power(cluster, picture, nodes)
+
+
+def running_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
+    """Return a snapshot of the nodes and the running jobs only."""
+    held, live = usage_by_node(cluster)
+    nodes = list(Node.objects.filter(cluster=cluster))
+    places, shared_gpus = _places(held)
+    picture = ClusterSnapshot(
+        now=now,
+        nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
+        closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
+        running=tuple(_running(cluster, _team_names(), places, shared_gpus, live, now, StoredPredictions())),
+    )
+    return with_power(cluster, picture, nodes)
+
+
+def _team_names() -> dict[int, str]:
+    return dict(Team.objects.values_list("pk", "name"))
+
+
+def _places(held: Mapping[int, NodeUsage]) -> tuple[Mapping[int, Mapping[int, int]], Mapping[int, int]]:
+    """Return the GPUs by node of each job, and the shared GPU of each job that has a share, by job id."""
+    places: dict[int, dict[int, int]] = defaultdict(dict)
+    for node_id, on in held.items():
+        for job_id, gpus in on.jobs.items():
+            places[job_id][node_id] = gpus
+    return places, {job_id: gpu for on in held.values() for job_id, gpu in on.shares.items()}
 
 
 def snapshot_version(cluster: Cluster) -> str:
-    """Return a text that changes with the waiting jobs, running jobs, usable nodes and maintenance windows. Takes a few
-    short sums over indexes."""
+    """Return a text that changes with the waiting jobs, running jobs, usable nodes, maintenance windows and power
+    budgets. Takes a few short sums over indexes."""
     sums = (Count("pk"), Sum("pk"), Sum("priority"))
     waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
     running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
     nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
     windows = Maintenance.objects.open().filter(cluster=cluster, cancelled_at=None).order_by()
     ahead = windows.aggregate(*sums[:2], Max("end_at"))
-    numbers = (*waiting.values(), *running.values(), *nodes.values(), *ahead.values())
+    power = PowerBudget.objects.filter(cluster=cluster).order_by().aggregate(Count("pk"), Sum("limit_w"))
+    numbers = (*waiting.values(), *running.values(), *nodes.values(), *ahead.values(), *power.values())
     return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])
 
 

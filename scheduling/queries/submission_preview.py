@@ -34,6 +34,7 @@ from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
 from scheduling.models.predictions import with_predictions
 from scheduling.queries import deadline_forecasts, snapshot
+from scheduling.queries.power.budgets import add_job_power
 from scheduling.queries.queue_order import queue_states
 from scheduling.queries.wait_explanation import past_error
 from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
@@ -133,7 +134,7 @@ def preview_submission(
     """Preview a valid request. `sees` are the teams whose jobs the user may see; None: all."""
     now = clock.now()
     state = queue_states.of(cluster, now)
-    job = _waiting_job(spec, team, user_id, state.picture.now)
+    job = add_job_power(cluster, state.picture, _waiting_job(spec, team, user_id, state.picture.now))
     durations = _durations.of(cluster, now)
     refusal = _no_starts(cluster)
     start = StartPreview() if refusal else _start_preview(cluster, state.picture, job, sees)

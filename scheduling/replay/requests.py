@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.placements import PLACEMENTS
+from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import (
     LIVE_POLICIES,
     POLICY_RULES,
@@ -37,7 +37,6 @@ POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # paramet
 LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
-PLACEMENTS_WITHOUT_POWER = ("exact", "tune")  # they place jobs without asking what power is left
 MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh
 
 

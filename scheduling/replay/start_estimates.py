@@ -10,7 +10,8 @@ A job that starts on a node that sleeps has the boot added. Four simplifications
   * A quota that no job can reach is ignored, so the jobs of its team need no queues of their own.
   * If no job needs more CPUs or memory per GPU than every node has, these cannot be short and are ignored.
   * If gangs would be placed on very many nodes, all nodes with equal hardware are merged into one. Estimates are then
-    early for gangs that wait for whole nodes, and for boots; the measured past error shows by how much.
+    early for gangs that wait for whole nodes, for boots, and where racks have power budgets of their own; the measured
+    past error shows by how much.
 """
 
 from __future__ import annotations
@@ -290,6 +291,7 @@ class _SnapshotReducer:
                 replace(maintenance, nodes=frozenset(home[node][0] for node in maintenance.nodes if node in home))
                 for maintenance in snapshot.windows
             ),
+            power=tuple(budget for budget in snapshot.power if budget.nodes is None),
             waiting=(),
             running=tuple(_merge_running_job(job, home, lean=self._lean) for job in running),
         )

@@ -34,6 +34,7 @@ from jobs.models import (
     TeamRole,
     clock,
 )
+from scheduling.actions import power_budgets as budget_actions
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
@@ -135,6 +136,8 @@ def settings(seren):
     decide_and_recover_once(clock.now())
     recovery_actions.set_recovery_mode("act", author=make.author(), action="restart")
     notice_actions.add_channel("email", "operators@example.org", author=make.author(), scope="node")
+    budget_actions.add(seren, scope="cluster", limit_kw=40, author=make.author())
+    budget_actions.add(seren, scope="rack", place="r01", limit_kw=7, author=make.author())
 
 
 def lately(seren):

@@ -7,7 +7,7 @@ import json
 import pytest
 from acme_client.api import Refused, format_error_body
 
-from jobs.models import Cluster
+from jobs.models import Cluster, Node
 from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -118,3 +118,33 @@ def test_unreadable_pod_template_is_explained(cluster, tmp_path, text, said):
 
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_power_budgets_are_set_listed_and_removed(cluster):
+    Node.objects.filter(pk=Node.objects.order_by("pk")[0].pk).update(rack="r01")
+    assert cluster("power-budget", "seren", "--kw", "40").stdout == "seren: 40.0 kW.\n"
+    assert cluster("power-budget", "seren", "--kw", "45.5", "--reason", "new feed").stdout == "seren: 45.5 kW.\n"
+    assert cluster("power-budget", "seren", "--rack", "r01", "--kw", "20").stdout == "seren rack r01: 20.0 kW.\n"
+
+    header, first, second = cluster("power-budget", "seren").stdout.splitlines()
+    assert header.split()[:2] == ["SCOPE", "PLACE"]
+    assert (first.split()[0], first.split()[-2]) == ("cluster", "45.5")
+    assert second.split()[:2] == ["rack", "r01"]
+    assert [row["place"] for row in json.loads(cluster("power-budget", "seren", "-o", "json").stdout)] == ["", "r01"]
+
+    assert cluster("power-budget", "seren", "--rack", "r01", "--remove").stdout == "seren rack r01: removed.\n"
+    assert list(Cluster.objects.get().power_budgets.values_list("limit_w", flat=True)) == [45_500]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--kw", "9", "--remove"), ("--rack", "a", "--leaf", "b"), ("--pod", "p", "--remove")],
+    ids=["both", "two places", "nothing to remove"],
+)
+def test_wrong_use_of_power_budgets_is_refused(cluster, words):
+    assert cluster("power-budget", "seren", *words).exit_code == 2
+
+
+def test_power_budget_below_idle_nodes_is_refused(cluster):
+    with pytest.raises(Refused, match=r"limit_kw: 1\.0 kW is not above the"):
+        cluster("power-budget", "seren", "--kw", "1")

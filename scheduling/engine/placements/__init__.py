@@ -25,4 +25,6 @@ PLACEMENTS: dict[str, Callable[[PlacementContext], PlacementFunction]] = {
     "exact": lambda _: ExactPlacement(),
 }
 
-__all__ = ["PLACEMENTS", "PlacementContext"]
+PLACEMENTS_WITHOUT_POWER = ("exact", "tune")  # they place jobs without asking what power is left
+
+__all__ = ["PLACEMENTS", "PLACEMENTS_WITHOUT_POWER", "PlacementContext"]

@@ -57,7 +57,7 @@ def _victims(engine: Engine, job: EngineJob, among: NodeSet, prices: ClaimPrices
     loss = prices.loss
     chosen, enough = _cheapest_victims(engine, job, among, prices)
     alone = all(len(victim.places or ()) == 1 and not victim.group.need.gpu_milli for victim in chosen)
-    if enough and alone and engine.place in PER_NODE_PLACEMENTS:
+    if enough and alone and engine.place in PER_NODE_PLACEMENTS and not engine.resources.counts_power:
         return chosen  # already minimal on each node, and on no more nodes than needed
     resources = engine.resources.copy()
     for victim in chosen:

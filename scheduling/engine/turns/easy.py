@@ -25,6 +25,7 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue, enqueue_entries
+from scheduling.engine.power_areas import PowerAreas
 from scheduling.engine.resources import GpuPlacement, NodeSet
 from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
 
@@ -43,6 +44,7 @@ class HeadReservation:
     spare: dict[int, int] = field(default_factory=dict)  # reserved node -> GPUs that other jobs may hold beyond `at`
     known: dict[int, NodeSet] = field(default_factory=dict)  # by shape: nodes usable beyond `at`
     spare_watts: int = 0  # that other jobs may draw beyond `at`; used if there is a power budget
+    spare_areas: PowerAreas | None = None  # the same for the budgets of parts of the cluster
 
     def slack(self, now: float) -> float:
         """How long a passing job may run. Always finite, so jobs without a limit never pass an unknown start."""
@@ -66,12 +68,15 @@ class HeadReservation:
             return 0
         gang = need.nodes > 1 or need.rest
         gpus = _gpus_kept_from_head(need)
-        return group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < gpus)
+        nodes = group.eligible_nodes & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < gpus)
+        return self.spare_areas.fitting(need, nodes) if self.spare_areas and need.watts else nodes
 
     def use_spare_gpus(self, places: GpuPlacement, need: ResourceRequest) -> None:
         """Subtract a placement from the spare GPUs and the spare power."""
         if need.watts:
             self.spare_watts -= need.watts
+            if self.spare_areas:
+                self.spare_areas.move(places, need, -1)
             self.known.clear()
         for node, gpus in places:
             if node in self.spare:
@@ -266,7 +271,12 @@ def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservatio
             resources.take(places, need)
             spare = {node: resources.free[node] if counted else -1 for node, _ in places}
             return HeadReservation(
-                job=head, at=at, spare=spare, claims=engine.rules.claims, spare_watts=resources.watts_left
+                job=head,
+                at=at,
+                spare=spare,
+                claims=engine.rules.claims,
+                spare_watts=resources.watts_left,
+                spare_areas=resources.areas,
             )
     return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
 

@@ -110,7 +110,10 @@ class TimelineStep:
             self._drop_beyond_power()
 
     def _drop_beyond_power(self) -> None:
-        """No node fits a request for which too little power is left."""
+        """No node fits a request for which too little power is left. Budgets of parts of the cluster are looked up
+        again."""
+        if self.resources.areas:
+            self._fitting.clear()
         for number, request in enumerate(self._requests[: len(self._fitting)]):
             if request.watts > self.resources.watts_left:
                 self._fitting[number] = 0

@@ -239,7 +239,7 @@ def _only_gpus_can_be_short(engine: Engine, groups: list[EndGroup]) -> bool:
     """
     a_gpu = _max_cpu_memory_per_gpu(engine)
     resources = engine.owner_resources
-    if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS or resources.power:
+    if a_gpu is None or resources.most > MAX_GPUS_FOR_SETS or resources.counts_power:
         return False
     if engine.place not in PER_NODE_PLACEMENTS or engine.maintenance.periods:
         return False

@@ -18,7 +18,7 @@ from jobs.core.lifecycle import State
 from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.models import Campaign, EvaluationRule, NodeSleep, Simulation, Suite, UploadedTrace
+from scheduling.models import Campaign, EvaluationRule, NodeSleep, PowerBudget, Simulation, Suite, UploadedTrace
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns import campaign_make as campaigns
@@ -75,6 +75,9 @@ BODIES = {
     "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
+    "clusters/<slug:name>/power-budgets/": {"limit_kw": 90},
+    "clusters/<slug:name>/power-budgets/<int:number>/": {"limit_kw": 80},
+    "clusters/<slug:name>/power-budgets/<int:number>/remove/": {},
     "clusters/<slug:name>/sleeps/<int:number>/approve/": {},
     "clusters/<slug:name>/sleeps/<int:number>/decline/": {},
     "clusters/<slug:name>/sleeps/<int:number>/wake/": {},
@@ -132,6 +135,7 @@ PARTS = {
     "<node_name:name>": lambda job: "gpu001",
     "sleeps/<int:number>/wake": lambda job: f"sleeps/{sleep_of(job, 'requested').pk}/wake",
     "sleeps/<int:number>": lambda job: f"sleeps/{sleep_of(job, 'proposed').pk}",
+    "power-budgets/<int:number>": lambda job: f"power-budgets/{budget_of(job).pk}",
     "<int:number>": lambda job: maintenance_of(job).pk,
     "teams/<slug:name>": lambda job: f"teams/{job.team.name}",
     "clusters/<slug:name>": lambda job: "clusters/seren",
@@ -164,6 +168,10 @@ def sleep_of(job, state):
     node = Node.objects.get(cluster=job.cluster, name="gpu004")
     known = NodeSleep.objects.filter(node=node).first()
     return known or NodeSleep.objects.create(cluster=job.cluster, node=node, state=state)
+
+
+def budget_of(job):
+    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults={"limit_w": 90_000})[0]
 
 
 def rule_of(job):

@@ -148,7 +148,7 @@ def test_number_of_queries_does_not_grow_with_the_queue(django_assert_max_num_qu
     make.jobs(*[{"name": f"a{number}"} for number in range(30)], gpus_per_node=8)
     ada = browser("ada")
 
-    with django_assert_max_num_queries(32):
+    with django_assert_max_num_queries(34):
         ada.get("/queue/")
 
     def queries_of_another_look():

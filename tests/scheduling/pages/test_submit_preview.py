@@ -239,10 +239,10 @@ def test_the_number_of_queries_does_not_depend_on_the_queue(ada, seren, django_a
     make.jobs(*[{"gpus_per_node": 8}] * 5, by="ben")
 
     # session, user, teams, clusters, shape, snapshot and its version, circuit, past jobs, learned run times
-    with django_assert_num_queries(31):
+    with django_assert_num_queries(33):
         preview(ada, seren)
     # The snapshot, the past jobs and the engine's answer are cached
-    with django_assert_num_queries(15):
+    with django_assert_num_queries(16):
         preview(ada, seren, command="python train.py --lr 3e-4", name="python")
 
 

@@ -15,13 +15,14 @@ from jobs.traces.trace import trace_from_columns
 from scheduling.engine.cluster import PowerBudget, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.explain import missing_resources
+from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import rules_factory
 from scheduling.engine.resources import NodeResources
 from scheduling.power.power_predictions import MIN_SIMILAR, PeakHistory, predicted_peaks_w
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
 from scheduling.replay.power_report import active_node_series
 from scheduling.replay.power_setting import PowerSetting
-from scheduling.replay.requests import PLACEMENT_NAMES, PLACEMENTS_WITHOUT_POWER
+from scheduling.replay.requests import PLACEMENT_NAMES
 from scheduling.replay.run import ReplaySetting, replay_nodes, run_policy
 from scheduling.replay.timed_runs import measure_run
 from tests.scheduling.replay.replaying import COUNT, examples, job_lists, outcome, trace

@@ -1,0 +1,117 @@
+"""All changes to power budgets, with their Events. They take effect in the next turn; running jobs are not affected."""
+
+from __future__ import annotations
+
+from django.db import IntegrityError, transaction
+from django.utils.text import capfirst
+
+from acmeweb.common import live
+from jobs.actions import journal
+from jobs.actions.journal import Author
+from jobs.actions.wake import request_turn
+from jobs.core.lifecycle import NodeFlag
+from jobs.core.parsing import InvalidField
+from jobs.models import Cluster, Node
+from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
+from scheduling.models import BudgetScope, PowerBudget
+from scheduling.models.power_budget import MAX_LIMIT_W
+from scheduling.power.live_power import idle_node_w
+
+MAX_NAMED_PLACES = 10
+
+
+class PowerBudgetConflict(Exception):
+    """The request does not fit the present state, so nothing was changed. The message is a sentence."""
+
+
+@transaction.atomic
+def add(
+    cluster: Cluster, *, scope: str, place: str = "", limit_kw: float, author: Author, why: str = ""
+) -> PowerBudget:
+    """Add a budget. Raise InvalidField, or PowerBudgetConflict if there is one already or the cluster's placement does
+    not support budgets."""
+    if cluster.placement in PLACEMENTS_WITHOUT_POWER:
+        raise PowerBudgetConflict(f"The placement {cluster.placement} of {cluster} does not support power budgets.")
+    row = PowerBudget(cluster=cluster, scope=scope, place=place, limit_w=_limit_w(limit_kw))
+    _check_limit(row, _nodes(row))
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError:
+        raise PowerBudgetConflict(f"{capfirst(row.title)} already has a power budget. Change that one.") from None
+    _record(row, None, row.limit_w, author, why)
+    return row
+
+
+@transaction.atomic
+def change(row: PowerBudget, *, limit_kw: float, author: Author, why: str = "") -> None:
+    """Change the limit, unless it was changed since `row` was read."""
+    before, row.limit_w = row.limit_w, _limit_w(limit_kw)
+    if before == row.limit_w:
+        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(before)} already.")
+    _check_limit(row, _nodes(row))
+    if not PowerBudget.objects.filter(pk=row.pk, limit_w=before).update(limit_w=row.limit_w):
+        raise PowerBudgetConflict(f"The power budget of {row.title} was changed in the meantime. Try again.")
+    _record(row, before, row.limit_w, author, why)
+
+
+@transaction.atomic
+def remove(row: PowerBudget, *, author: Author, why: str = "") -> None:
+    deleted, _ = PowerBudget.objects.filter(pk=row.pk).delete()
+    if not deleted:
+        raise PowerBudgetConflict(f"The power budget of {row.title} was removed already.")
+    _record(row, row.limit_w, None, author, why)
+
+
+def _nodes(row: PowerBudget) -> list[Node]:
+    """Return the nodes of the budget. Raise InvalidField if the scope or the place is not one of the cluster's."""
+    if row.scope not in BudgetScope.values:
+        raise InvalidField("scope", f"{row.scope[:40]!r} is not one of {', '.join(BudgetScope.values)}")
+    nodes = Node.objects.filter(cluster=row.cluster)
+    if row.scope == BudgetScope.CLUSTER:
+        if row.place:
+            raise InvalidField("place", "must be empty for the scope cluster")
+        return list(nodes)
+    if not row.place:
+        raise InvalidField("place", f"is required for the scope {row.scope}")
+    found = list(nodes.filter(**{row.scope: row.place}))
+    if not found:
+        raise InvalidField("place", f"no node of {row.cluster} is in {row.scope} {row.place[:40]}; {_known(row)}")
+    return found
+
+
+def _known(row: PowerBudget) -> str:
+    rows = Node.objects.filter(cluster=row.cluster).exclude(**{row.scope: ""}).order_by(row.scope)
+    names = list(rows.values_list(row.scope, flat=True).distinct()[: MAX_NAMED_PLACES + 1])
+    more = " and more" if len(names) > MAX_NAMED_PLACES else ""
+    return f"there are {', '.join(names[:MAX_NAMED_PLACES])}{more}" if names else f"its nodes have no {row.scope}"
+
+
+def _limit_w(limit_kw: float) -> int:
+    watts = round(limit_kw * 1000) if 0 < limit_kw <= MAX_LIMIT_W / 1000 else 0  # false for NaN too
+    if not watts:
+        raise InvalidField("limit_kw", f"{limit_kw:g} is not between 0.001 and {MAX_LIMIT_W // 1000}")
+    return watts
+
+
+def _check_limit(row: PowerBudget, nodes: list[Node]) -> None:
+    """Refuse a limit under which no job could ever start."""
+    idle_w = sum(idle_node_w(node.gpus, node.gpu_model) for node in nodes if NodeFlag.POWERED_DOWN not in node.flags)
+    if row.limit_w <= idle_w:
+        raise InvalidField(
+            "limit_kw", f"{_kw_text(row.limit_w)} is not above the {_kw_text(idle_w)} that its nodes draw when idle"
+        )
+
+
+def _kw_text(watts: int) -> str:
+    return f"{watts / 1000:,.1f} kW"
+
+
+def _record(row: PowerBudget, before: int | None, after: int | None, author: Author, why: str) -> None:
+    texts = [None if watts is None else f"{watts / 1000:g} kW" for watts in (before, after)]
+    name = "power budget" if row.scope == BudgetScope.CLUSTER else f"power budget of {row.scope} {row.place}"
+    detail = {"changes": [[name, *texts]]}
+    journal.cluster_event("cluster.changed", author, row.cluster, why=why, detail=detail).save()
+    request_turn(row.cluster_id)
+    live.publish_on_commit("queue")
+    live.publish_on_commit("nodes")
