@@ -16,10 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.traces.trace import Floats
+from scheduling.power.energy import MODEL_WORD
 
 MAX_MHZ, MIN_MHZ = 1410, 288
 MEASURED_MHZ, MEASURED_POWER, MEASURED_SPEED = 1110, 0.80, 0.93
 IDLE_W, FULL_W = 60.0, 400.0
+# Highest SM clocks by GPU model, from the vendors' data sheets
+MODEL_MAX_MHZ = {"a100": 1410, "a800": 1410, "h100": 1980, "h800": 1980, "h200": 1980, "v100": 1530, "l40s": 2520}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +75,19 @@ class PowerFleet:
         """The power of all nodes, of which `busy_gpus` draw `busy_w` together and the others are idle."""
         idle_w = max(0.0, self.gpus - busy_gpus) * self.clocks.idle_w
         return self.nodes * self.host_w + self.supply_factor * (busy_w + idle_w)
+
+
+def model_mhz(mhz: int, model: str) -> int:
+    """The clock of this GPU model that is the same share of its highest one. An unknown model counts as an A100."""
+    return round(mhz * _model_max_mhz(model) / MAX_MHZ)
+
+
+def model_speed(mhz: int, model: str) -> float:
+    """The speed of this GPU model at one of its clocks, 1 at the highest."""
+    share = min(1.0, mhz / _model_max_mhz(model))
+    return float(GpuClocks().speed(np.float64(max(MIN_MHZ / MAX_MHZ, share) * MAX_MHZ)))
+
+
+def _model_max_mhz(model: str) -> int:
+    words = MODEL_WORD.findall(model.lower())
+    return next((MODEL_MAX_MHZ[word] for word in words if word in MODEL_MAX_MHZ), MAX_MHZ)
