@@ -85,7 +85,7 @@ def model_mhz(mhz: int, model: str) -> int:
 def model_speed(mhz: int, model: str) -> float:
     """The speed of this GPU model at one of its clocks, 1 at the highest."""
     share = min(1.0, mhz / _model_max_mhz(model))
-    return float(GpuClocks().speed(np.float64(max(MIN_MHZ / MAX_MHZ, share) * MAX_MHZ)))
+    return float(GpuClocks().speed(np.array(max(MIN_MHZ / MAX_MHZ, share) * MAX_MHZ)))
 
 
 def _model_max_mhz(model: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from math import inf
+from typing import Any
 
 from django.db import connection
 
@@ -52,7 +53,7 @@ def node_readings(nodes: Collection[Node], now: datetime) -> list[NodeReading]:
     return [_reading(node, found.get(node.pk), node.pk in busy) for node in nodes]
 
 
-def _reading(node: Node, found: tuple[object, ...] | None, has_jobs: bool) -> NodeReading:
+def _reading(node: Node, found: tuple[Any, ...] | None, has_jobs: bool) -> NodeReading:
     at_s, power, util, node_power = found or (None, (), (), None)
     return NodeReading(
         gpus=node.gpus,
