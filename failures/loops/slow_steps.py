@@ -82,7 +82,7 @@ def _check_attempt(attempt: Attempt, anomaly: Anomaly | None, capped: CappedTime
     if anomaly is None:
         return finding is not None and _open_anomaly(attempt, finding, capped, now)
     if finding is None:
-        return _end_recovered_anomaly(anomaly, steps, now)
+        return _end_recovered_anomaly(anomaly, steps, capped, now)
     _update_step_times(anomaly, steps, now)
     return anomaly.node is None and _locate_slow_node(attempt, anomaly, capped, now)
 
@@ -94,10 +94,12 @@ def _open_anomaly(attempt: Attempt, finding: DetectorFinding, capped: CappedTime
     return anomaly is not None
 
 
-def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> bool:
-    if len(steps) <= LARGE_EXCESS_STEPS or _step_time(steps[-LARGE_EXCESS_STEPS], now) < anomaly.since:
-        return False  # too few steps since it began, as during a cap
+def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], capped: CappedTimes, now: datetime) -> bool:
+    if len(steps) <= LARGE_EXCESS_STEPS:
+        return False  # too few steps
     ended_at = _step_time(steps[-LARGE_EXCESS_STEPS], now)
+    if ended_at < anomaly.since and any(ended >= anomaly.since.timestamp() for _, ended in capped):
+        return False  # all newer steps were capped
     return anomaly_actions.end_anomaly(anomaly, "The steps take as long as predicted again.", ended_at, now)
 
 
