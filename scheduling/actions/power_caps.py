@@ -19,7 +19,7 @@ from jobs.models import Allocation, Attempt, Cluster, ClusterMode, Event, NodeCl
 from scheduling.clusters.node_clocks import missing_means
 from scheduling.models import PowerBudget, PowerCap, PowerCapMode
 from scheduling.power.cap_rules import CapSettings, CapState
-from scheduling.power.gpu_clocks import MAX_MHZ
+from scheduling.power.clock_curves import MAX_MHZ
 from scheduling.power.measured_power import MeasuredPower
 
 CAPPER = Author(by="power caps")

@@ -35,7 +35,7 @@ from scheduling.clusters.clock_command import ClocksNotSet
 from scheduling.clusters.node_clocks import SetClocks
 from scheduling.models import POWER_CAP_RETENTION, Lease, PowerBudget, PowerCap
 from scheduling.power.cap_rules import CapState, PowerReading, next_state
-from scheduling.power.gpu_clocks import MAX_MHZ, model_mhz
+from scheduling.power.clock_curves import MAX_MHZ, model_mhz
 from scheduling.power.measured_power import MeasuredPower, measured_power
 from scheduling.queries.power_caps import (
     CAP_SETTINGS,

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from scheduling.power.clock_curves import FULL_W
 from scheduling.power.energy import MAX_GPU_POWER_W, model_power_w, power_estimate_w
-from scheduling.power.gpu_clocks import FULL_W, PowerFleet
+from scheduling.power.gpu_clocks import PowerFleet
 
 FRESH_S = 45.0  # three polls of the telemetry
 LAST_READING_S = 600.0  # an older one says nothing

@@ -17,8 +17,10 @@ LIMIT_W = 20_000
 
 
 def budget(mode: str = "act", **fields: Any) -> PowerBudget:
-    row = {"scope": "cluster", "limit_w": LIMIT_W, "mode": mode, **fields}
-    return PowerBudget.objects.create(cluster=fields.pop("cluster", None) or make.cluster(), **row)
+    home = fields.pop("cluster", None) or make.cluster()
+    return PowerBudget.objects.create(
+        **{"cluster": home, "scope": "cluster", "limit_w": LIMIT_W, "mode": mode, **fields}
+    )
 
 
 class Site:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduling.power.gpu_clocks import model_mhz, model_speed
+from scheduling.power.clock_curves import model_mhz, model_power_w, model_speed
 from scheduling.power.measured_power import NodeReading, measured_power
 
 READ = {"gpus": 8, "model": "a100", "at_s": 1000.0, "gpu_power_w": [400.0] * 8}
@@ -54,4 +54,10 @@ def test_clock_is_the_same_share_of_the_highest_of_each_model(mhz, model, scaled
 def test_speed_of_a_model_is_that_of_the_share_of_its_clock():
     assert model_speed(1110, "a100") == pytest.approx(0.93)
     assert model_speed(model_mhz(1110, "h100"), "h100") == pytest.approx(0.93, abs=1e-3)
-    assert model_speed(1980, "h100") == model_speed(5000, "h100") == 1.0
+    assert model_speed(1980, "h100") == model_speed(5000, "h100") == model_speed(None, "h100") == 1.0
+
+
+def test_power_of_a_model_falls_faster_than_its_speed():
+    assert model_power_w(400.0, 1110, "a100") == pytest.approx(320.0)
+    assert model_power_w(700.0, None, "h100") == 700.0
+    assert model_power_w(50.0, 288, "a100") == 50.0, "an idle GPU draws the same"
