@@ -56,7 +56,7 @@ def set_mode(budget: PowerBudget, mode: str, *, author: Author, now: datetime) -
 def act_refusal(cluster: Cluster) -> str:
     """Why Acme may not cap clocks of this cluster; empty if it may."""
     if cluster.mode != ClusterMode.DRIVE:
-        return f"mode: Acme only watches the cluster {cluster}, so it may not cap clocks there"
+        return f"Acme only watches the cluster {cluster}, so it may not cap clocks there"
     return missing_means(cluster)
 
 

@@ -36,4 +36,4 @@ def missing_means(cluster: Cluster) -> str:
     """Why clocks of this cluster cannot be set; empty if they can. A sentence without its period."""
     if cluster.is_simulated or settings.ACME_POWER_CAP_COMMAND:
         return ""
-    return f"mode: ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster {cluster}"
+    return f"ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster {cluster}"

@@ -8,17 +8,21 @@ from math import inf
 from typing import Any
 
 from django.db import connection
+from django.db.models import F, Q
 
 from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag
 from jobs.models import Allocation, Node, NodeClock, Resolution
 from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.models import BudgetScope, PowerBudget
+from scheduling.power.cap_costs import CapTime, NodeCap, cap_times
 from scheduling.power.cap_rules import CapSettings, CapState
+from scheduling.power.clock_curves import model_speed
 from scheduling.power.measured_power import NodeReading
 from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
 
 CAP_SETTINGS = CapSettings()
 READING_AGE = timedelta(hours=1)  # older ones are not looked for
+MAX_CAP_ROWS = 2_000  # of one job
 STALE_AFTER = timedelta(minutes=1)  # without a newer reading, nothing is decided
 
 NEWEST_SQL = """
@@ -96,6 +100,23 @@ def cap_state(budget: PowerBudget) -> CapState:
 
 def _seconds(at: datetime | None) -> float:
     return at.timestamp() if at else -inf
+
+
+def job_cap_times(attempts: Collection[int], now: datetime) -> list[CapTime]:
+    """When GPUs of these attempts were capped, newest first. Commands that were not confirmed are left out."""
+    rows = NodeClock.objects.caps().filter(
+        Q(ended_at=None) | Q(ended_at__gt=F("node__allocations__held_at")),
+        Q(node__allocations__released_at=None) | Q(began_at__lt=F("node__allocations__released_at")),
+        confirmed_at__isnull=False,
+        node__allocations__attempt__in=attempts,
+    )
+    columns = ("began_at", "ended_at", "mhz", "node__gpu_model", "node__allocations__held_at")
+    found = rows.order_by().values_list(*columns, "node__allocations__released_at").distinct()[:MAX_CAP_ROWS]
+    caps = [
+        NodeCap(max(began, held), min(one for one in (ended, released, now) if one), model_speed(mhz, model))
+        for began, ended, mhz, model, held, released in found
+    ]
+    return cap_times(caps)[::-1]
 
 
 def cap_status(budget: PowerBudget, now: datetime) -> str:

@@ -350,11 +350,11 @@ def test_turn_costs_few_queries_however_many_nodes(site, django_assert_max_num_q
 @pytest.mark.parametrize(
     ("fields", "command", "sentence"),
     [
-        ({}, (), "mode: ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren"),
+        ({}, (), "ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren"),
         (
             {"mode": "observe"},
             ("/bin/true",),
-            "mode: Acme only watches the cluster seren, so it may not cap clocks there",
+            "Acme only watches the cluster seren, so it may not cap clocks there",
         ),
         ({}, ("/bin/true",), ""),
         ({"product": "slurm-simulated"}, (), ""),
