@@ -20,14 +20,15 @@ from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
 from scheduling.clusters.node_clocks import set_clocks
 from scheduling.loops import campaigns as campaign_loop
-from scheduling.loops import energy, pod_logs, simulations
 from scheduling.loops import evaluation_rules as rules
+from scheduling.loops import pod_logs, simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.ledger_periods import store_periods_with_lease
 from scheduling.loops.observe import outcomes
-from scheduling.loops.power_caps import cap_with_lease, delete_old_caps
+from scheduling.loops.power import energy
+from scheduling.loops.power.caps import cap_with_lease, delete_old_caps
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
 from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, sleep_with_lease

@@ -1,4 +1,4 @@
-"""Caps of GPU clocks: which clock the GPUs of a node were set to, and when. `scheduling.loops.power_caps` decides."""
+"""Caps of GPU clocks: which clock the GPUs of a node have, and since when. See `scheduling.loops.power.caps`."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def job_cap_times(attempts: Collection[int], now: datetime) -> list[CapTime]:
 def cap_status(budget: PowerBudget, now: datetime) -> str:
     """What the caps of a budget do now, as a sentence; empty in mode off."""
     if not budget.is_watched:
-        return ""
+        return "Clocks may not be released yet." if budget.command_error else ""
     if budget.reading_at is None:
         return "Waiting for the first power readings of its nodes."
     if now - budget.reading_at > STALE_AFTER:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from acmeweb.common.env import EnvReader, InvalidEnvSetting
+from acmeweb.common.env import ROOT, EnvReader, InvalidEnvSetting
 from scheduling.clusters.clock_command import TAIL_BYTES, ClocksNotSet, run_clock_command
 from tests.patience import until
 
@@ -91,8 +93,22 @@ def test_program_that_does_not_read_its_input_is_no_failure(program):
 
 
 def test_missing_program_is_reported():
-    with pytest.raises(ClocksNotSet, match=r"cannot be started: .+No such file"):
+    with pytest.raises(ClocksNotSet, match="/nonexistent/set-clocks cannot be started: No such file"):
         run(("/nonexistent/set-clocks",))
+
+
+def test_program_outlives_a_killed_worker_by_no_more_than_its_time(program, tmp_path):
+    (command, *_) = program(f"echo $$ > {tmp_path}/pid; exec sleep 1000")
+    worker = (
+        "import sys; from scheduling.clusters.clock_command import run_clock_command;"
+        f"run_clock_command([{command!r}], 'seren', {{}}, timeout_s=2)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", worker], cwd=ROOT)
+    pid = until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), what="the program")
+    process.kill()
+    process.wait()
+
+    until(lambda: not is_running(int(pid)), what="the end of the program")
 
 
 def test_program_killed_by_a_signal_is_reported(program):

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.models import Cluster, Node, NodeClock, Resolution, Sample
 from scheduling.clusters.clock_command import ClocksNotSet
-from scheduling.loops.power_caps import cap_power_once
+from scheduling.loops.power.caps import cap_power_once
 from scheduling.models import PowerBudget
 from tests import make
 

@@ -10,7 +10,7 @@ import pytest
 from jobs.models import Attempt, Cluster, Event, clock
 from scheduling.backends.telemetry import read_exporter
 from scheduling.clusters.node_clocks import set_clocks
-from scheduling.loops.power_caps import cap_power_once
+from scheduling.loops.power.caps import cap_power_once
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.loops.turn import run_turns
 from scheduling.models import PowerBudget, PowerCap

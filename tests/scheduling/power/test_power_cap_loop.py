@@ -9,7 +9,7 @@ import pytest
 from jobs.core.lifecycle import NodeFlag, NodeState
 from jobs.models import Event, Node, NodeClock
 from scheduling.actions import power_caps as cap_actions
-from scheduling.loops.power_caps import cap_power_once, cap_with_lease, delete_old_caps
+from scheduling.loops.power.caps import cap_power_once, cap_with_lease, delete_old_caps
 from scheduling.models import Lease, PowerBudget, PowerCap
 from scheduling.queries.power_caps import cap_status, clusters_with_caps
 from tests import make
