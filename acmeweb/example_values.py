@@ -358,6 +358,7 @@ VALUES: dict[str, Any] = {
     "PowerCapState.level": 1,
     "command_error": "",
     "PowerCapState.status": "Clocks are capped: level 1 of 4.",
+    "lost_share": 0.03,
     "PowerCap.id": 21,
     "PowerCap.budget": 3,
     "PowerCap.scope": "cluster",

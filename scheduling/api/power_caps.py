@@ -1,4 +1,4 @@
-"""Power caps in the API: what the caps of a budget do now, their mode, and the caps of a cluster so far."""
+"""Power caps in the API: what the caps of a budget do now, their mode, and the caps of clusters and jobs so far."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 from django.urls import path
+from rest_framework.response import Response
 
 from jobs.core import parsing
 from jobs.models import Cluster, TokenScope, clock
 from jobs.rest import query_params
-from jobs.rest.endpoint import ChangeableDetailEndpoint, ListEndpoint, find_or_404
+from jobs.rest.endpoint import (
+    ApiEndpoint,
+    ChangeableDetailEndpoint,
+    ListEndpoint,
+    find_or_404,
+    reject_unknown_params,
+)
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -19,13 +26,14 @@ from jobs.rest.shapes import (
     boolean_field,
     datetime_field,
     integer_field,
+    nested_list_field,
     number_field,
     text_field,
 )
 from scheduling.actions import power_caps as cap_actions
 from scheduling.actions.power_caps import PowerCapError
 from scheduling.models import BudgetScope, PowerBudget, PowerCap, PowerCapMode
-from scheduling.queries.power_caps import cap_status
+from scheduling.queries.power_caps import cap_status, job_cap_times
 
 CHANGE_PERMISSION = "jobs.change_cluster"
 MODE = text_field(
@@ -72,6 +80,15 @@ POWER_CAP = ResourceShape(
         "peak_share": number_field("The highest measured power, as a share of the limit.", low=0),
     },
 )
+CAP_TIME = ResourceShape(
+    "JobPowerCap",
+    {
+        "began_at": datetime_field(get=attribute_path("began")),
+        "ended_at": datetime_field("Null: it lasts.", nullable=True, get=attribute_path("ended")),
+        "lost_share": number_field("Of the speed, by the clocks of the GPUs, not measured.", low=0, high=1),
+    },
+)
+JOB_POWER_CAPS = ResourceShape("JobPowerCaps", {"caps": nested_list_field(CAP_TIME)})
 READERS = {"mode": parsing.choice_reader(PowerCapMode.values)}
 
 
@@ -135,7 +152,27 @@ class PowerCapList(ListEndpoint):
         return PowerCap.objects.filter(budget__cluster=cluster).alias(is_open=Q(ended_at=None))
 
 
+class JobPowerCaps(ApiEndpoint):
+    """The power caps of a job."""
+
+    tag = "Jobs"
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
+            says="When clocks of the job's GPUs were capped and what that cost, newest first",
+            answer=JOB_POWER_CAPS,
+        )
+    }
+
+    def get(self, request: Any, id: str) -> Response:
+        reject_unknown_params(request)
+        job, now = find_or_404(self.caller.jobs(), "job", public_id=id), clock.now()
+        times = job_cap_times(list(job.attempts.values_list("pk", flat=True)), now)
+        return Response({"caps": [CAP_TIME.show(one) for one in times]})
+
+
 urlpatterns = [
+    path("jobs/<public_id:id>/power-caps/", JobPowerCaps.as_view()),
     path("clusters/<slug:name>/power-caps/", PowerCapList.as_view()),
     path("clusters/<slug:name>/power-budgets/<int:number>/caps/", PowerCapDetail.as_view()),
 ]

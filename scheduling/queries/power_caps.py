@@ -22,7 +22,7 @@ from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
 
 CAP_SETTINGS = CapSettings()
 READING_AGE = timedelta(hours=1)  # older ones are not looked for
-MAX_CAP_ROWS = 2_000  # of one job
+MAX_CAP_ROWS = 500  # of one job
 STALE_AFTER = timedelta(minutes=1)  # without a newer reading, nothing is decided
 
 NEWEST_SQL = """
@@ -111,12 +111,12 @@ def job_cap_times(attempts: Collection[int], now: datetime) -> list[CapTime]:
         node__allocations__attempt__in=attempts,
     )
     columns = ("began_at", "ended_at", "mhz", "node__gpu_model", "node__allocations__held_at")
-    found = rows.order_by().values_list(*columns, "node__allocations__released_at").distinct()[:MAX_CAP_ROWS]
+    found = rows.order_by("-began_at").values_list(*columns, "node__allocations__released_at").distinct()[:MAX_CAP_ROWS]
     caps = [
         NodeCap(max(began, held), min(one for one in (ended, released, now) if one), model_speed(mhz, model))
         for began, ended, mhz, model, held, released in found
     ]
-    return cap_times(caps)[::-1]
+    return cap_times(caps, now)[::-1]
 
 
 def cap_status(budget: PowerBudget, now: datetime) -> str:

@@ -12,8 +12,10 @@ from scheduling.power.cap_costs import NodeCap, cap_times
 from scheduling.power.clock_curves import model_speed
 from scheduling.queries.power_caps import job_cap_times
 from tests import make
+from tests.jobs.api.api_make import Caller
 
 NOON, MINUTE = make.NOON, timedelta(minutes=1)
+LATER = NOON + 60 * MINUTE
 
 
 def cap(began, ended, speed=0.9):
@@ -21,13 +23,13 @@ def cap(began, ended, speed=0.9):
 
 
 def test_job_has_the_speed_of_its_slowest_node():
-    (found,) = cap_times([cap(0, 10, 0.9), cap(5, 10, 0.5)])
+    (found,) = cap_times([cap(0, 10, 0.9), cap(5, 10, 0.5)], LATER)
 
     assert found.lost_share == pytest.approx((5 * 0.1 + 5 * 0.5) / 10)
 
 
 def test_steps_of_one_cap_are_one_time_and_a_gap_ends_it():
-    times = cap_times([cap(0, 3), cap(3, 6, 0.8), cap(8, 9), cap(8, 9), cap(9, 9)])
+    times = cap_times([cap(0, 3), cap(3, 6, 0.8), cap(8, 9), cap(8, 9), cap(9, 9)], LATER)
 
     assert [(one.began, one.ended) for one in times] == [
         (NOON, NOON + 6 * MINUTE),
@@ -46,7 +48,7 @@ def test_steps_of_one_cap_are_one_time_and_a_gap_ends_it():
     ],
 )
 def test_text_of_a_cap(row, text):
-    assert cap_times([row])[0].text(NOON) == text
+    assert cap_times([row], NOON)[0].text(NOON) == text
 
 
 @pytest.mark.django_db
@@ -71,6 +73,20 @@ def test_job_page_says_when_it_was_capped_and_what_it_cost():
     assert (found.began, found.ended) == (began, now - 5 * MINUTE)
     assert found.lost_share == pytest.approx(1 - model_speed(1110, "a100"))
     assert "cost about 7% of the speed." in page and "Power caps" in page
+    (answer,) = Caller(make.user("ada")).get(f"jobs/{attempt.job.public_id}/power-caps/").json()["caps"]
+    assert answer["lost_share"] == pytest.approx(found.lost_share) and answer["ended_at"]
+    assert Caller(make.user("ben")).get(f"jobs/{attempt.job.public_id}/power-caps/").status_code == 404
+
+
+@pytest.mark.django_db
+def test_node_page_says_that_its_gpus_are_capped():
+    node = make.node("seren-001")
+    NodeClock.objects.create(node=node, mhz=1110, began_at=clock.now(), confirmed_at=clock.now())
+    browser = Client()
+    browser.force_login(make.user("ada"))
+
+    assert "capped to 1110 MHz" in browser.get("/nodes/seren/seren-001/").content.decode()
+    assert "capped to" not in browser.get("/nodes/seren/seren-002/").content.decode()
 
 
 @pytest.mark.django_db
@@ -83,4 +99,4 @@ def test_only_the_time_in_which_the_job_had_its_nodes_counts():
 
     (found,) = job_cap_times([attempt.pk], now)
 
-    assert (found.began, found.ended) == (now - 5 * MINUTE, now)
+    assert (found.began, found.ended) == (now - 5 * MINUTE, None)
