@@ -31,6 +31,7 @@ MAX_ROWS_SHOWN = 5
 CAPPED_BADGE = StateBadge(label="CAPPED", code="CAPPED", tone="warn", icon="▾")
 FAILED_CAP_BADGE = StateBadge(label="NOT CAPPED", code="NOCAP", tone="bad", icon="⚡")
 MAX_ROWS_PER_KIND = 20
+MAX_ERROR_SHOWN = 300  # characters
 MAX_ROWS_READ = 200  # before equal rows are merged
 # Program failures are excluded: their authors see them on the page of the job
 PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)
@@ -207,8 +208,8 @@ def _power_cap_rows(now: datetime) -> Iterator[AttentionRow]:
             name=budget.cluster.name,
             url=f"{reverse('queue')}?cluster={budget.cluster.name}",
             text=f"{budget.place_text}: {cap_status(budget, now)}",
-            detail=f"{budget.command_error} Capped" if is_failing else "Capped",
-            since=budget.level_since,
+            detail=budget.command_error[:MAX_ERROR_SHOWN] if is_failing else "Capped",
+            since=None if is_failing else budget.level_since,
         )
 
 
