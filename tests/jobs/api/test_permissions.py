@@ -18,7 +18,7 @@ from jobs.core.lifecycle import State
 from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.models import Campaign, EvaluationRule, NodeSleep, Simulation, Suite, UploadedTrace
+from scheduling.models import Campaign, EvaluationRule, NodeSleep, PowerBudget, Simulation, Suite, UploadedTrace
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns import campaign_make as campaigns
@@ -78,6 +78,7 @@ BODIES = {
     "clusters/<slug:name>/sleeps/<int:number>/approve/": {},
     "clusters/<slug:name>/sleeps/<int:number>/decline/": {},
     "clusters/<slug:name>/sleeps/<int:number>/wake/": {},
+    "clusters/<slug:name>/power-budgets/<int:number>/caps/": {"mode": "observe"},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},
@@ -132,6 +133,7 @@ PARTS = {
     "<node_name:name>": lambda job: "gpu001",
     "sleeps/<int:number>/wake": lambda job: f"sleeps/{sleep_of(job, 'requested').pk}/wake",
     "sleeps/<int:number>": lambda job: f"sleeps/{sleep_of(job, 'proposed').pk}",
+    "power-budgets/<int:number>": lambda job: f"power-budgets/{budget_of(job).pk}",
     "<int:number>": lambda job: maintenance_of(job).pk,
     "teams/<slug:name>": lambda job: f"teams/{job.team.name}",
     "clusters/<slug:name>": lambda job: "clusters/seren",
@@ -164,6 +166,11 @@ def sleep_of(job, state):
     node = Node.objects.get(cluster=job.cluster, name="gpu004")
     known = NodeSleep.objects.filter(node=node).first()
     return known or NodeSleep.objects.create(cluster=job.cluster, node=node, state=state)
+
+
+def budget_of(job):
+    defaults = {"limit_w": 20_000}
+    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults=defaults)[0]
 
 
 def rule_of(job):
