@@ -95,6 +95,7 @@ class AcmeCollector(Collector):
         yield from _queue_waits(names, self.now)
         yield _turn_durations()
         yield from _contact_metrics(clusters, self.now)
+        yield from _power_budgets(names)
         yield _reporting_attempts(self.now)
         yield _incidents(names)
         yield from _failures(names, self.now)
@@ -191,6 +192,17 @@ def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Met
     rows = [((one.name,), one.unreadable_count) for one in clusters]
     help = "Rows of the cluster's last response that could not be parsed."
     yield _gauge("acme_cluster_unreadable_rows", help, ("cluster",), rows)
+
+
+def _power_budgets(names: Mapping[int, str]) -> Iterator[Metric]:
+    rows = [(row, (names[row.cluster_id], row.scope, row.place)) for row in PowerBudget.objects.order_by("pk")]
+    labels = ("cluster", "scope", "place")
+    limits = [(place, row.limit_w) for row, place in rows]
+    yield _gauge("acme_power_budget_watts", "What the nodes of a power budget may draw together.", labels, limits)
+    shares = [(place, row.share) for row, place in rows if row.is_watched and row.share is not None]
+    yield _gauge("acme_power_share", "Measured power as a share of its budget.", labels, shares)
+    levels = [(place, row.level) for row, place in rows if row.is_watched]
+    yield _gauge("acme_power_cap_level", "Level of the caps of a power budget; 0: not capped.", labels, levels)
 
 
 def _reporting_attempts(now: datetime) -> Metric:

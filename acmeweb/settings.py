@@ -186,6 +186,9 @@ EMAIL_HOST_PASSWORD = unquote((_mail.password if _mail else None) or "")
 EMAIL_TIMEOUT = 30
 ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
+# Program that sets the clocks of GPUs when power approaches a budget (scheduling/clusters/clock_command.py)
+ACME_POWER_CAP_COMMAND = env.command("ACME_POWER_CAP_COMMAND")
+ACME_POWER_CAP_TIMEOUT_S = env.number("ACME_POWER_CAP_TIMEOUT_S", 20, 1, 40)
 # `make up` always sets DEMO for its programs; an Acme that is started in another way is no demo
 IS_DEMO = env.flag("DEMO", False)
 DEMO_CLUSTERS = environment.demo_clusters(env)

@@ -18,14 +18,17 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import BackendError
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
+from scheduling.clusters.node_clocks import set_clocks
 from scheduling.loops import campaigns as campaign_loop
-from scheduling.loops import energy, pod_logs, simulations
 from scheduling.loops import evaluation_rules as rules
+from scheduling.loops import pod_logs, simulations
 from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.loops.history import remember_with_lease
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.ledger_periods import store_periods_with_lease
 from scheduling.loops.observe import outcomes
+from scheduling.loops.power import energy
+from scheduling.loops.power.caps import cap_with_lease, delete_old_caps
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
 from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, sleep_with_lease
@@ -36,6 +39,7 @@ from scheduling.loops.sweep import request_overdue_turns
 from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once
 from scheduling.loops.turn import run_turns
 from scheduling.models import ClusterEndpoint, Lease
+from scheduling.queries.power_caps import clusters_with_caps
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +178,17 @@ def read_cluster_telemetry(cluster_id: int) -> int:
     return read_telemetry_once(Cluster.objects.get(pk=cluster_id), telemetry.read_exporter)
 
 
+@shared_task(name="scheduling.power_caps")
+def queue_power_caps() -> None:
+    for cluster_id in clusters_with_caps():
+        cap_cluster_power.apply_async([cluster_id], expires=5)
+
+
+@shared_task(name="scheduling.power_cap")
+def cap_cluster_power(cluster_id: int) -> int:
+    return cap_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}", set_clocks)
+
+
 @shared_task(name="scheduling.energy")
 def count_energy() -> int:
     return energy.count_energy_once(clock.now())
@@ -214,6 +229,7 @@ def sweep() -> int:
     delete_old_minutes(clock.now())
     delete_old_sleeps(clock.now())
     energy.delete_old_energy(clock.now())
+    delete_old_caps(clock.now())
     delete_expired_web_state(clock.now())
     pod_logs.delete_old_logs_once(clock.now())
     return roll_up_and_expire_once(clock.now())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,13 @@ class EnvReader:
             if not word.startswith("/") or not word.strip("/"):
                 raise InvalidEnvSetting(name, word, "is not an absolute path of a directory below /")
         return words
+
+    def command(self, name: str) -> tuple[str, ...]:
+        """Return a program and its arguments, quoted as in a shell; empty if it is not set."""
+        words = self._parse_setting(name, "", shlex.split, "cannot be divided into words; check its quotes")
+        if words and not words[0].startswith("/"):
+            raise InvalidEnvSetting(name, self.text(name), "does not begin with the absolute path of a program")
+        return tuple(words)
 
     def networks(self, name: str) -> list[str]:
         """Return IP networks in CIDR notation, checked."""

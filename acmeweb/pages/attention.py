@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Sum
+from django.db.models import Count, F, Max, Min, Q, Sum
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
 
@@ -24,10 +24,14 @@ from failures.models.diagnosis import category_badge
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
-from scheduling.models import NodeSleep, NodeSleepState
+from scheduling.models import NodeSleep, NodeSleepState, PowerBudget, PowerCapMode
+from scheduling.queries.power_caps import cap_status
 
 MAX_ROWS_SHOWN = 5
+CAPPED_BADGE = StateBadge(label="CAPPED", code="CAPPED", tone="warn", icon="▾")
+FAILED_CAP_BADGE = StateBadge(label="NOT CAPPED", code="NOCAP", tone="bad", icon="⚡")
 MAX_ROWS_PER_KIND = 20
+MAX_ERROR_SHOWN = 300  # characters
 MAX_ROWS_READ = 200  # before equal rows are merged
 # Program failures are excluded: their authors see them on the page of the job
 PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)
@@ -93,6 +97,7 @@ def attention_items(caller: Caller, now: datetime, *, shows_all: bool = False) -
         *_cluster_rows(now),
         *_proposal_rows(caller, now),
         *_sleep_rows(),
+        *_power_cap_rows(now),
         *_incident_rows(caller),
         *_unknown_outcome_rows(visible),
         *_hanging_stop_rows(visible),
@@ -188,6 +193,23 @@ def _sleep_rows() -> Iterator[AttentionRow]:
             text=f"{row['nodes']} node{pluralize(row['nodes'])} would sleep",
             gpus=row["gpus"],
             since=row["since"],
+        )
+
+
+def _power_cap_rows(now: datetime) -> Iterator[AttentionRow]:
+    """Power budgets for which clocks are capped, or cannot be."""
+    rows = PowerBudget.objects.filter(Q(mode=PowerCapMode.ACT, level__gt=0) | ~Q(command_error=""))
+    for budget in rows.select_related("cluster").order_by("pk"):
+        is_failing = bool(budget.command_error)
+        yield AttentionRow(
+            id=f"power-{budget.pk}",
+            action="Check the power",
+            badge=FAILED_CAP_BADGE if is_failing else CAPPED_BADGE,
+            name=budget.cluster.name,
+            url=f"{reverse('queue')}?cluster={budget.cluster.name}",
+            text=f"{budget.title}: {cap_status(budget, now)}",
+            detail=budget.command_error[:MAX_ERROR_SHOWN] if is_failing else "Capped",
+            since=None if is_failing else budget.level_since,
         )
 
 

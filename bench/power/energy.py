@@ -103,7 +103,7 @@ def measure_loop(cluster: Any, now: datetime) -> None:
     from django.db.models import Sum
 
     from jobs.models import EnergyHour, Node, Sample
-    from scheduling.loops.energy import count_energy_once
+    from scheduling.loops.power.energy import count_energy_once
 
     nodes = list(Node.objects.filter(cluster=cluster).order_by("pk"))
     began = now - timedelta(seconds=STEP_S * (SAMPLES - 1) + 75)

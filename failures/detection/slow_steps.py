@@ -58,6 +58,15 @@ class StepTiming:
     squares: float = 0.0  # sum of the squared sequence lengths; 0 means not reported
 
 
+def steps_outside(steps: Iterable[StepTiming], times: Sequence[tuple[float, float]]) -> list[StepTiming]:
+    """The steps that do not overlap any of these times, in which they were slowed down on purpose."""
+    return [
+        step
+        for step in steps
+        if not any(began <= step.at and step.at - step.seconds <= ended for began, ended in times)
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTimeBaseline:
     alpha: float

@@ -5,7 +5,8 @@ Eligible rows     The attempts that `watch` covers and that reported within the 
 What a turn does  Runs the pure detector on the newest steps of each attempt and on steps from before its anomaly began,
                   so that a long slowdown does not become the baseline. If the batches vary too much, the ranks are
                   compared with each other instead. A finding becomes an anomaly. It names a node if the times of the
-                  ranks or the health of the node identify one. An anomaly ends when the steps are normal again.
+                  ranks or the health of the node identify one. An anomaly ends when the steps are normal again. Steps
+                  during which Acme capped clocks of the job's GPUs are left out.
 Failure story     The detector uses only stored rows and keeps no state between turns, and an ongoing anomaly is one
                   row, so after a kill or a second run the next turn gives the same result. When an attempt ends, its
                   anomaly ends at the same time, so that no slow steps are counted after its end.
@@ -36,21 +37,26 @@ from failures.models import Anomaly
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.hostlist import expand
 from jobs.models import Attempt, Node, Progress, RankTimes
+from jobs.queries.capped_time import capped_times
 
 MAX_STEPS, MAX_RECENT_STEPS = 300, 80
 REPORTED_WITHIN = timedelta(minutes=3)
 MAX_ANOMALIES = 2_000
 MAX_RANK_TIMES, MAX_SLOW_RANKS = 8, 3
 
+CappedTimes = Sequence[tuple[float, float]]  # from, until
+
 
 def slow_steps_once(now: datetime) -> int:
     """Update the anomalies of slow steps. Returns how many were opened, attributed to a node or ended."""
     anomalies = {anomaly.attempt_id: anomaly for anomaly in _ongoing_anomalies()}
     done = sum(_end_anomaly_of_ended_attempt(anomaly) for anomaly in anomalies.values())
-    for attempt in attempts_with_reports():
-        if now - attempt.latest_progress.updated_at < REPORTED_WITHIN:
-            with skip_row_on_error(attempt):
-                done += _check_attempt(attempt, anomalies.get(attempt.pk), now)
+    attempts = [one for one in attempts_with_reports() if now - one.latest_progress.updated_at < REPORTED_WITHIN]
+    capped = capped_times([attempt.pk for attempt in attempts], now)
+    for attempt in attempts:
+        with skip_row_on_error(attempt):
+            times = [(began.timestamp(), ended.timestamp()) for began, ended in capped.get(attempt.pk, ())]
+            done += _check_attempt(attempt, anomalies.get(attempt.pk), times, now)
     return done
 
 
@@ -68,29 +74,32 @@ def _end_anomaly_of_ended_attempt(anomaly: Anomaly) -> bool:
     return False
 
 
-def _check_attempt(attempt: Attempt, anomaly: Anomaly | None, now: datetime) -> bool:
+def _check_attempt(attempt: Attempt, anomaly: Anomaly | None, capped: CappedTimes, now: datetime) -> bool:
     steps = measured_steps(_progress_rows(attempt, anomaly.since if anomaly else None))
+    steps = slow_steps.steps_outside(steps, capped)
     evaluation = slow_steps.evaluate_steps(steps)
-    finding = evaluation.finding if evaluation.can_tell else _compare_ranks(attempt, now)
+    finding = evaluation.finding if evaluation.can_tell else _compare_ranks(attempt, capped, now)
     if anomaly is None:
-        return finding is not None and _open_anomaly(attempt, finding, now)
+        return finding is not None and _open_anomaly(attempt, finding, capped, now)
     if finding is None:
-        return _end_recovered_anomaly(anomaly, steps, now)
+        return _end_recovered_anomaly(anomaly, steps, capped, now)
     _update_step_times(anomaly, steps, now)
-    return anomaly.node is None and _locate_slow_node(attempt, anomaly, now)
+    return anomaly.node is None and _locate_slow_node(attempt, anomaly, capped, now)
 
 
-def _open_anomaly(attempt: Attempt, finding: DetectorFinding, now: datetime) -> bool:
+def _open_anomaly(attempt: Attempt, finding: DetectorFinding, capped: CappedTimes, now: datetime) -> bool:
     anomaly = anomaly_actions.record_finding(finding, attempt.job.cluster, now, attempt=attempt)
     if anomaly is not None and anomaly.node is None:
-        _locate_slow_node(attempt, anomaly, now)
+        _locate_slow_node(attempt, anomaly, capped, now)
     return anomaly is not None
 
 
-def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], now: datetime) -> bool:
+def _end_recovered_anomaly(anomaly: Anomaly, steps: Sequence[StepTiming], capped: CappedTimes, now: datetime) -> bool:
     if len(steps) <= LARGE_EXCESS_STEPS:
         return False  # too few steps
     ended_at = _step_time(steps[-LARGE_EXCESS_STEPS], now)
+    if ended_at < anomaly.since and any(ended >= anomaly.since.timestamp() for _, ended in capped):
+        return False  # all newer steps were capped
     return anomaly_actions.end_anomaly(anomaly, "The steps take as long as predicted again.", ended_at, now)
 
 
@@ -164,27 +173,29 @@ def _growth_per_step(before: float | None, after: float | None, steps: int) -> f
 # --- the slow node
 
 
-def _locate_slow_node(attempt: Attempt, anomaly: Anomaly, now: datetime) -> bool:
+def _locate_slow_node(attempt: Attempt, anomaly: Anomaly, capped: CappedTimes, now: datetime) -> bool:
     """Attributes the anomaly to a node: by the times of the ranks, else to the only node with health anomalies."""
-    if located := _slow_node_by_ranks(attempt, anomaly, now):
+    if located := _slow_node_by_ranks(attempt, anomaly, capped, now):
         node = Node.objects.filter(cluster=anomaly.cluster_id, name=located[0]).first()
         return node is not None and anomaly_actions.blame_node(anomaly, node, located[1], now)
     return _slow_node_by_health(attempt, anomaly, now)
 
 
-def _compare_ranks(attempt: Attempt, now: datetime) -> DetectorFinding | None:
+def _compare_ranks(attempt: Attempt, capped: CappedTimes, now: datetime) -> DetectorFinding | None:
     """The finding if one rank is much slower than others with the same work, whatever the batches are; else None."""
-    rank_times = _newest_rank_times(attempt.rank_times.all())
+    rank_times = _newest_rank_times(attempt.rank_times.all(), capped)
     findings = _slow_rank_findings(rank_times, now)
     if not findings or findings[0].observed <= 1 + slow_steps.LARGE_EXCESS:
         return None
     return replace(findings[0], symptom=SymptomType.SLOW, since=rank_times[-1].at.timestamp())
 
 
-def _newest_rank_times(rows: QuerySet[RankTimes]) -> list[RankTimes]:
-    """The newest rank times, restricted to the newest placement."""
+def _newest_rank_times(rows: QuerySet[RankTimes], capped: CappedTimes) -> list[RankTimes]:
+    """The newest rank times, restricted to the newest placement. Only some nodes of a job may be capped, so those
+    that were measured meanwhile say nothing about faults."""
     newest = list(rows.order_by("-pk")[:MAX_RANK_TIMES])
-    return [row for row in newest if (row.nodes, row.groups) == (newest[0].nodes, newest[0].groups)]
+    outside = [row for row in newest if not any(began <= row.at.timestamp() <= ended for began, ended in capped)]
+    return [row for row in outside if (row.nodes, row.groups) == (newest[0].nodes, newest[0].groups)]
 
 
 def _slow_rank_findings(rank_times: Sequence[RankTimes], now: datetime) -> list[DetectorFinding]:
@@ -192,9 +203,11 @@ def _slow_rank_findings(rank_times: Sequence[RankTimes], now: datetime) -> list[
     return findings if len(findings) <= MAX_SLOW_RANKS else []  # so many slow ranks are not caused by a node
 
 
-def _slow_node_by_ranks(attempt: Attempt, anomaly: Anomaly, now: datetime) -> tuple[str, str] | None:
+def _slow_node_by_ranks(
+    attempt: Attempt, anomaly: Anomaly, capped: CappedTimes, now: datetime
+) -> tuple[str, str] | None:
     """The slow node and the reason, from the rank times since the anomaly began; None if no rank stands out."""
-    rank_times = _newest_rank_times(attempt.rank_times.filter(at__gte=anomaly.since))
+    rank_times = _newest_rank_times(attempt.rank_times.filter(at__gte=anomaly.since), capped)
     if not (findings := _slow_rank_findings(rank_times, now)):
         return None
     number = findings[0].subject.removeprefix("rank ")

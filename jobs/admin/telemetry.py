@@ -15,6 +15,7 @@ from jobs.models import (
     EnergyHour,
     EnergyPrice,
     LatestProgress,
+    NodeClock,
     RankTimes,
     Sample,
     Section,
@@ -156,3 +157,12 @@ class EnergyPriceAdmin(RecordAdmin):
     list_select_related = ("cluster",)
     list_filter = ("cluster",)
     ordering = ("-pk",)
+
+
+@admin.register(NodeClock)
+class NodeClockAdmin(RecordAdmin):
+    list_display = ("id", "node", "mhz", "began_at", "confirmed_at", "ended_at")
+    list_select_related = ("node",)
+    ordering = ("-pk",)
+    search_fields = ("node__name__startswith",)
+    search_help_text = "Start of the node's name."

@@ -17,6 +17,7 @@ from jobs.models.job import (
 )
 from jobs.models.login import LoginAttempts
 from jobs.models.maintenance import Maintenance
+from jobs.models.node_clock import NODE_CLOCK_RETENTION, NodeClock
 from jobs.models.people import Identity, Membership, Quota, Team, TeamRole, Token, TokenScope
 from jobs.models.progress import PROGRESS_RETENTION, LatestProgress, Progress, ProgressSource, RankTimes, Section
 from jobs.models.recovery import RecoveryMode
@@ -26,6 +27,7 @@ from jobs.models.telemetry import MINUTE_RETENTION, SAMPLE_RETENTION, ClusterMin
 __all__ = [
     "ENERGY_RETENTION",
     "MINUTE_RETENTION",
+    "NODE_CLOCK_RETENTION",
     "NODE_COMMANDS",
     "POWER_COMMANDS",
     "PROGRESS_RETENTION",
@@ -56,6 +58,7 @@ __all__ = [
     "Maintenance",
     "Membership",
     "Node",
+    "NodeClock",
     "Progress",
     "ProgressSource",
     "Quota",

@@ -55,6 +55,7 @@ def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "now": now,
         "node": row,
         "sample": sample,
+        "gpu_cap": cache(lambda: row.clocks.open().caps().first()),
         "gpus": cache(lambda: _node_gpus(row, sample(), allocations(), visible())),
         "running": cache(lambda: drain_affected_jobs(drain_impact.affected_jobs([row], now), visible())),
         "modes": _drain_choices(row),

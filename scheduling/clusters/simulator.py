@@ -1,4 +1,4 @@
-"""Requests that only a simulated cluster accepts: faults on request, and plans for jobs that will be submitted.
+"""Requests that only a simulated cluster accepts: faults, clocks of GPUs, and plans for jobs that will be submitted.
 
 Both simulators have the same paths beside the API that they simulate. A fault of a job is addressed by its number on a
 Slurm cluster, and by one of its pods on a Kubernetes cluster.
@@ -49,6 +49,11 @@ def inject_node_fault(cluster: Cluster, kind: str, node: str) -> None:
 def inject_job_fault(cluster: Cluster, kind: str, attempt: Attempt) -> None:
     where = {"pod": _first_pod(cluster, attempt)} if cluster.is_kubernetes else {"job": int(attempt.backend_id)}
     _post(cluster, "/faults", {"kind": kind, **where})
+
+
+def set_clocks(cluster: Cluster, clocks: Mapping[str, int | None]) -> None:
+    """Set the clocks of the GPUs in MHz, by node; None is the highest."""
+    _post(cluster, "/clocks", {"clocks": dict(clocks)})
 
 
 def create_object(cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:

@@ -203,10 +203,26 @@ class KubernetesCluster:
         self._now = max(self._now, now)
         machine = self.machine(name)
         self._registry.heal_node(name, now)
-        boot_at = now if machine.node.down else machine.node.boot_at
-        node = replace(machine.node, down=False, repair_at=0.0, boot_at=boot_at)
+        node = replace(machine.node, down=False, repair_at=0.0)
+        if machine.node.down:
+            node = replace(node, boot_at=now, clock_mhz=None)
         self.kubelets.set_machine(replace(machine, node=node, kubelet=True), now)
         self.kubelets.report_node(name, now)
+        self._settle(self._now)
+
+    def set_clocks(self, clocks: Mapping[str, int | None], now: float) -> None:
+        """Set the clocks of the GPUs of these machines; None is the highest. Raises ApiError; then none is set."""
+        self._now = max(self._now, now)
+        machines = [self.machine(name) for name in clocks]
+        for machine in machines:
+            if not machine.node.runs:
+                raise bad_request(f"clocks: {machine.node.name} does not respond")
+        for machine in machines:
+            node = replace(machine.node, clock_mhz=clocks[machine.node.name])
+            self.kubelets.set_machine(replace(machine, node=node), now)
+        nodes = {machine.node.name: machine.node for machine in self.machines}
+        for execution in [one for one in self.executions if clocks.keys() & set(one.job.nodes)]:
+            self._executions.update_speed(execution, nodes, now)
         self._settle(self._now)
 
     def inject_fault(self, kind: FaultKind, now: float, *, node: str = "", gpu: int = -1) -> ClusterFault:

@@ -48,10 +48,11 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from scheduling.slurmsim.clocks import lowered_clocks
 from scheduling.slurmsim.commits import CommitQueue
 from scheduling.slurmsim.effects import EffectsFile
 from scheduling.slurmsim.faults import FaultModel
-from scheduling.slurmsim.request_bodies import parse_job_plans
+from scheduling.slurmsim.request_bodies import parse_clocks, parse_job_plans
 from scheduling.slurmsim.scripts import kernel_log
 from scheduling.slurmsim.scripts.logs import KernelLogWriter
 from scheduling.slurmsim.scripts.play import InvalidSimHint, check_hints
@@ -141,6 +142,8 @@ class KubernetesServer:
             ("/openapi/v3/{path:path}", ["GET"], self.openapi),
             ("/faults", ["GET"], self.faults),
             ("/faults", ["POST"], self.inject_fault),
+            ("/clocks", ["GET"], self.clocks),
+            ("/clocks", ["POST"], self.set_clocks),
             ("/plans", ["POST"], self.plan_jobs),
             ("/machines/{name}", ["POST"], self.change_machine),
             ("/compact", ["POST"], self.compact),
@@ -308,6 +311,18 @@ class KubernetesServer:
             fault = self.cluster.inject_fault(wanted.kind, now, node=wanted.node, gpu=wanted.gpu)
         await self._commit()
         return http.json_response({"fault": fault_body(fault)})
+
+    async def clocks(self, request: Request) -> Response:
+        """The nodes whose GPUs have a lower clock than their highest."""
+        self._require_administrator(request)
+        return http.json_response({"clocks": lowered_clocks(one.node for one in self.cluster.machines)})
+
+    async def set_clocks(self, request: Request) -> Response:
+        """Set the clocks of GPUs, as a program on the nodes would."""
+        self._require_administrator(request)
+        self.cluster.set_clocks(parse_clocks(await http.read_json_body(request)), self._time())
+        await self._commit()
+        return http.json_response({"clocks": lowered_clocks(one.node for one in self.cluster.machines)})
 
     async def plan_jobs(self, request: Request) -> Response:
         """Decide how programs will go before their pods are created."""

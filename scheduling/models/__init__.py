@@ -23,7 +23,7 @@ from .lease import Lease
 from .ledger import LedgerChange, LedgerPeriod, PeriodLength
 from .node_sleep import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeSleep, NodeSleepState
 from .nodetest import NodeTest, PairTestJob
-from .power_budget import BudgetScope, PowerBudget
+from .power_budget import POWER_CAP_RETENTION, BudgetScope, PowerBudget, PowerCap, PowerCapMode
 from .power_peaks import AttemptPeak, LearnedPeaks
 from .run_time_trees import TrainedTrees
 from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
@@ -33,6 +33,7 @@ __all__ = [
     "ACTIVE_SLEEP_STATES",
     "LEAD_UNTIL",
     "OPEN_CAMPAIGN_STATES",
+    "POWER_CAP_RETENTION",
     "UNDECIDED_SLEEP_STATES",
     "UNFINISHED_STATES",
     "UPLOAD_PREFIX",
@@ -63,6 +64,8 @@ __all__ = [
     "PairTestJob",
     "PeriodLength",
     "PowerBudget",
+    "PowerCap",
+    "PowerCapMode",
     "ProcessedCheckpoint",
     "RuleSelection",
     "RunTimeModel",

@@ -23,9 +23,11 @@ from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
 from scheduling.power.energy_use import total_use
 from scheduling.queries import energy, ledger_facts, ledger_table
+from scheduling.queries.power_caps import job_cap_times
 
 SERIES_SPAN = timedelta(hours=24)  # the series covers the last day of the attempt
 MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes
+MAX_CAPS_SHOWN = 5
 MAX_SAMPLE_ROWS = 100_000
 MAX_SAMPLE_AGE = timedelta(minutes=1)
 
@@ -77,13 +79,17 @@ def job_gpus_fragment(request: HttpRequest, public_id: str) -> HttpResponse:
     points = series(attempt, now) if attempt else []
     known = [point for point in points if point.util is not None]
     places = _attempt_nodes(attempt, now) if attempt else []
+    attempts = list(row.attempts.values_list("pk", flat=True))
+    caps = job_cap_times(attempts, now)
     context = {
         "job": row,
         "attempt": attempt,
         "spent": report_rows.report_row(
             row.name, held, None, ledger_table.bucket_costs(held, row.cluster.gpu_hour_price)
         ),
-        "energy": total_use(energy.attempt_energy(list(row.attempts.values_list("pk", flat=True))).values()),
+        "energy": total_use(energy.attempt_energy(attempts).values()),
+        "caps": [cap.text(now) for cap in caps[:MAX_CAPS_SHOWN]],
+        "more_caps": max(0, len(caps) - MAX_CAPS_SHOWN),
         "places": places[:MAX_NODES_SHOWN],
         "more_places": max(0, len(places) - MAX_NODES_SHOWN),
         "newest": known[-1] if known else None,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from scheduling.power.gpu_clocks import MAX_MHZ, MIN_MHZ
+from scheduling.power.clock_curves import MAX_MHZ, MIN_MHZ
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,8 +147,12 @@ def _gpu_energy(before: PowerSample, after: PowerSample, gpu: int, limit_w: floa
     util = _mean(_at(before.util_percent, gpu), _at(after.util_percent, gpu))
     if util is None or limit_w is None:
         return None
-    share = IDLE_SHARE + (1 - IDLE_SHARE) * min(max(util, 0.0), 100.0) / 100
-    return EnergyBasis.ESTIMATE, limit_w * share * seconds
+    return EnergyBasis.ESTIMATE, power_estimate_w(limit_w, util) * seconds
+
+
+def power_estimate_w(limit_w: float, util_percent: float) -> float:
+    """The power of a GPU with this limit at this utilization."""
+    return limit_w * (IDLE_SHARE + (1 - IDLE_SHARE) * min(max(util_percent, 0.0), 100.0) / 100)
 
 
 def _counted(before: float | None, after: float | None, seconds: float) -> float | None:

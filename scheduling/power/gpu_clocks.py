@@ -1,25 +1,15 @@
-"""Power and speed of a GPU by its clock. Power falls faster than speed, because much of the work waits for memory and
-network, which keep their clocks. Pure.
-
-Sources, for the A100 with 400 W: idle GPUs draw 60 W (AcmeTrace, InternLM/AcmeTrace, CC-BY-4.0); POLCA (Patel et al.,
-ASPLOS'24) measured that lower clocks save up to 20% of the peak power for at most 7% of the speed, and uses 1410 MHz
-without a cap, 1275, 1110 and 1305 MHz as caps and 288 MHz in emergencies. The curve between these clocks is ours: power
-above idle falls with a power of the clock, and a part of the time is in proportion to the clock. 20% and 7% are taken
-as those of 1110 MHz.
+"""Power and speed of many GPUs by their clocks, and of nodes with such GPUs. Power falls faster than speed, because
+much of the work waits for memory and network, which keep their clocks. `clock_curves` has the sources. Pure.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from jobs.traces.trace import Floats
-
-MAX_MHZ, MIN_MHZ = 1410, 288
-MEASURED_MHZ, MEASURED_POWER, MEASURED_SPEED = 1110, 0.80, 0.93
-IDLE_W, FULL_W = 60.0, 400.0
+from scheduling.power.clock_curves import CLOCK_BOUND, IDLE_W, MAX_MHZ, POWER_EXPONENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +18,8 @@ class GpuClocks:
 
     max_mhz: int = MAX_MHZ
     idle_w: float = IDLE_W
-    # of the power above idle, as an exponent of the clock
-    power_exponent: float = math.log((MEASURED_POWER * FULL_W - IDLE_W) / (FULL_W - IDLE_W)) / math.log(
-        MEASURED_MHZ / MAX_MHZ
-    )
-    # of the time at the highest clock, the part that is in proportion to the clock
-    clock_bound: float = (1 / MEASURED_SPEED - 1) / (MAX_MHZ / MEASURED_MHZ - 1)
+    power_exponent: float = POWER_EXPONENT
+    clock_bound: float = CLOCK_BOUND
 
     def power_w(self, watts: Floats, mhz: Floats) -> Floats:
         """What a GPU draws at this clock, if it draws `watts` at the highest."""

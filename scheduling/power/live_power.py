@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jobs.core.gpu_shares import WHOLE_GPU
+from scheduling.power.clock_curves import FULL_W
 from scheduling.power.energy import IDLE_SHARE, model_power_w
-from scheduling.power.gpu_clocks import FULL_W, GpuClocks, PowerFleet
+from scheduling.power.gpu_clocks import GpuClocks, PowerFleet
 from scheduling.power.power_predictions import PeakHistory, class_end_w
 
 CPU_NODE_W = 300

@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from jobs.traces.trace import Floats, Ints
-from scheduling.power.gpu_clocks import FULL_W
+from scheduling.power.clock_curves import FULL_W
 
 CLASS_W = 25
 CLASSES = 40  # the last one contains everything above

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State, node_state_for_usage
 
+from .clocks import with_current_speed
 from .fault_registry import FaultRegistry
 from .faults import ClusterFault, FaultKind, FaultModel
 from .free_resources import FreeClusterResources, could_ever_fit
@@ -220,10 +221,10 @@ class ClusterController:
 
     def resume(self, name: str, now: float) -> None:
         node = self.node(name)
-        booted = now if node.down else node.boot_at
+        booted, clock_mhz = (now, None) if node.down else (node.boot_at, node.clock_mhz)
         self._fault_registry.heal_node(name, now)
         clean = replace(node, drained=False, down=False, reason="", reason_by="", reason_at=0.0, repair_at=0.0)
-        self._set_node(replace(clean, boot_at=booted), now)
+        self._set_node(replace(clean, boot_at=booted, clock_mhz=clock_mhz), now)
         self._has_pending_changes = True
 
     def power_down(self, name: str, now: float) -> None:
@@ -277,7 +278,7 @@ class ClusterController:
         ):
             self.set_down(node.name, "ResumeTimeout reached", "slurm", now)
         elif node.power == NodeFlag.POWERING_UP:
-            self._change_power(replace(node, boot_at=now), None, now)
+            self._change_power(replace(node, boot_at=now, clock_mhz=None), None, now)
             for job in self.jobs_on(node.name):
                 if job.is_configuring and job.state == State.RUNNING:
                     self._configure_after_boot(job, now)
@@ -300,6 +301,23 @@ class ClusterController:
             if job.state == State.RUNNING:
                 self._stop_job(job, State.NODE_FAIL, KILL, now, reason="NodeDown")
         self._has_pending_changes = True
+
+    def set_clocks(self, clocks: Mapping[str, int | None], now: float) -> None:
+        """Set the clocks of the GPUs of these nodes; None is the highest. Either all are set or none."""
+        nodes = [self.node(name) for name in clocks]
+        for node in nodes:
+            if not node.runs:
+                raise SlurmError(BAD_NODE_STATE, f"clocks: {node.name} does not respond")
+        for node in nodes:
+            self._set_node(replace(node, clock_mhz=clocks[node.name]), now)
+        for job in {job.id: job for name in clocks for job in self.jobs_on(name)}.values():
+            self._update_speed(job, now)
+
+    def _update_speed(self, job: SlurmJob, now: float) -> None:
+        changed = with_current_speed(job, self._nodes, now)
+        if job.state == State.RUNNING and not job.is_configuring and changed is not job:
+            self._set_job(changed, now)
+            self._executor.apply_fault(changed, now)
 
     def inject_fault(self, kind: FaultKind, now: float, *, node: str = "", gpu: int = -1) -> ClusterFault:
         """Start a fault of a node or of the storage, drawn at random or requested through the API."""
@@ -405,6 +423,7 @@ class ClusterController:
             began_at = job.started_at + self._timing.configure_s
             blows = self._fault_registry.impacts_at_start(job, began_at)
             started_job = replace(job, flags=frozenset(), began_at=began_at, blows=blows)
+            started_job = with_current_speed(started_job, self._nodes, began_at)
             self._set_job(started_job, now)
             self._executor.start(started_job, now)
         elif (

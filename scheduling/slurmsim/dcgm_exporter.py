@@ -13,6 +13,7 @@ from math import pi, sin
 from typing import Protocol
 
 from jobs.core.lifecycle import JobKind
+from scheduling.power.clock_curves import model_power_w
 
 from .faults import XID_OF_FAULT, ClusterFault, FaultKind
 from .scripts.kernel_log import pci_bus_of_gpu
@@ -23,6 +24,7 @@ SAMPLE_INTERVAL_S = 5  # values change at DCGM's sampling interval
 SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
 IDLE_CLOCK_MHZ, HOT_CLOCK_MHZ = 210, 765
 MEMORY_MIB = {"a100": 81_920, "h100": 81_559, "h200": 143_771, "a800": 81_920}
+IDLE_SHARE = 0.16  # of the full power, at any clock
 FULL_POWER_W = {"a100": 400.0, "h100": 700.0, "h200": 700.0}
 
 
@@ -125,7 +127,7 @@ GPU_METRICS = (
         name="DCGM_FI_DEV_CLOCKS_EVENT_REASONS", help="Reasons for the current clocks.", of=lambda s: s.event_reasons
     ),
 )
-IDLE_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x4, 0x40
+IDLE_CLOCKS, APPLICATION_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x2, 0x4, 0x40
 NODE_POWER_METRIC = "ipmi_dcmi_power_consumption_watts"
 NIC_METRIC = "node_infiniband_state_id"
 NIC_DEVICES = ("mlx5_0", "mlx5_1")
@@ -314,6 +316,8 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
     full, total = FULL_POWER_W.get(model, 400.0), MEMORY_MIB.get(model, 81_920)
     util = min(max(load.util + 0.02 * dice * (load.util > 0.01), 0.0), 1.0)
     clock = SM_CLOCK_MHZ.get(model, 1410) if util > 0.01 else IDLE_CLOCK_MHZ
+    clock = min(clock, node.clock_mhz or clock)
+    power = full * (IDLE_SHARE + 0.76 * max(load.sm, 0.4 * util)) * (0.7 if health.hot else 1.0)
     return GpuSample(
         node=node.name,
         gpu=gpu,
@@ -323,7 +327,7 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
         util_percent=round(100 * util),
         memory_used_mib=round(load.memory * total),
         temperature_c=round(29 + 36 * util + 2 * dice) + (26 if health.hot else 0),
-        power_w=round(full * (0.16 + 0.76 * max(load.sm, 0.4 * util)) * (0.7 if health.hot else 1.0) + 4 * dice, 1),
+        power_w=round(model_power_w(power, node.clock_mhz, model, IDLE_SHARE * full) + 4 * dice, 1),
         sm_active=round(max(load.sm + 0.01 * dice * (load.sm > 0.01), 0.0), 4),
         xid=health.xid,
         sm_clock_mhz=min(clock, HOT_CLOCK_MHZ) if health.hot else clock,
@@ -334,8 +338,13 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
         ecc_sbe=_corrected_ecc_errors(seed, node, gpu),
         rows_pending=int(health.pending),
         remap_failed=0,
-        event_reasons=HW_THERMAL if health.hot else POWER_CAP if util > 0.9 else IDLE_CLOCKS if util <= 0.01 else 0,
+        event_reasons=_event_reasons(node, util, health),
     )
+
+
+def _event_reasons(node: SlurmNode, util: float, health: GpuHealth) -> int:
+    reasons = HW_THERMAL if health.hot else POWER_CAP if util > 0.9 else IDLE_CLOCKS if util <= 0.01 else 0
+    return reasons | (APPLICATION_CLOCKS if node.clock_mhz else 0)
 
 
 def _corrected_ecc_errors(seed: int, node: SlurmNode, gpu: int) -> int:

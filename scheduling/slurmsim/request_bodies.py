@@ -13,6 +13,7 @@ from typing import Any
 
 from jobs.core.hostlist import BadHostlist, expand
 
+from .clocks import MAX_CLOCK_MHZ, MIN_CLOCK_MHZ
 from .faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
 from .values import SignalTarget, SlurmError, SlurmJobRequest
 from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
@@ -116,6 +117,16 @@ def parse_fault(body: object) -> FaultRequest:
     return FaultRequest(
         kind=FaultKind(kind), node=_text_field(payload, "node"), gpu=-1 if gpu is None else gpu, job=job
     )
+
+
+def parse_clocks(body: object) -> dict[str, int | None]:
+    """Parse `{"clocks": {"seren-003": 1110, "seren-004": null}}`: MHz by node; null is the highest clock."""
+    clocks = _require_object(_require_object(body, "#/").get("clocks"), "#/clocks/")
+    for name, mhz in clocks.items():
+        if mhz is not None and not (type(mhz) is int and MIN_CLOCK_MHZ <= mhz <= MAX_CLOCK_MHZ):
+            words = f"clocks: {mhz!r:.40} of {name:.80} is not a clock from {MIN_CLOCK_MHZ} to {MAX_CLOCK_MHZ} MHz"
+            raise InvalidRequest(EMPTY_QUERY, words, "#/clocks/")
+    return dict(clocks)
 
 
 MAX_PLANS = 1000

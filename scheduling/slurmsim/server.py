@@ -39,6 +39,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from . import accounting, dcgm_exporter, http, request_bodies, wire
+from .clocks import lowered_clocks
 from .commits import CommitQueue
 from .controller import ClusterController
 from .effects import EffectsFile
@@ -153,6 +154,8 @@ class ClusterServer:
                 ("GET", "/kernel/{name}", self.kernel_log),
                 ("GET", "/faults", self.faults),
                 ("POST", "/faults", self.inject_fault),
+                ("GET", "/clocks", self.clocks),
+                ("POST", "/clocks", self.set_clocks),
                 ("POST", "/plans", self.plan_jobs),
                 ("POST", "/logs", self.store_logs),
                 ("GET", "/clock", self.clock),
@@ -317,6 +320,18 @@ class ClusterServer:
             fault = self._controller.inject_job_fault(wanted.kind, wanted.job, now)
         await self._commits.flush()
         return self._json_answer({"fault": wire.fault_body(fault)})
+
+    async def clocks(self, request: Request) -> Response:
+        """The nodes whose GPUs have a lower clock than their highest."""
+        return self._json_answer({"clocks": lowered_clocks(self._controller.nodes.values())})
+
+    async def set_clocks(self, request: Request) -> Response:
+        """Set the clocks of GPUs, as a program on the nodes would."""
+        clocks, now = request_bodies.parse_clocks(await http.read_json_body(request)), time.time()
+        self._read_meters(now)  # their energy so far is that of the clocks before
+        self._controller.set_clocks(clocks, now)
+        await self._commits.flush()
+        return self._json_answer({"clocks": lowered_clocks(self._controller.nodes.values())})
 
     async def plan_jobs(self, request: Request) -> Response:
         """Decide how jobs will go before they are submitted, so that their requests need not say it."""

@@ -23,7 +23,16 @@ from jobs.core.lifecycle import Flag, NodeFlag, State
 
 from .fault_registry import MAX_FAULTS
 from .faults import ClusterFault, FaultImpact, FaultKind
-from .values import ControllerState, ProcessExit, SimulatorSnapshot, SlurmJob, SlurmJobRequest, SlurmNode, StateChanges
+from .values import (
+    ControllerState,
+    ProcessExit,
+    SimulatorSnapshot,
+    SlurmJob,
+    SlurmJobRequest,
+    SlurmNode,
+    SpeedChange,
+    StateChanges,
+)
 
 ACCOUNTING_RETENTION_S = 30 * 86_400.0
 MAX_ACCOUNTING_JOBS = 100_000
@@ -215,5 +224,6 @@ def job_from_json(raw: Mapping[str, Any]) -> SlurmJob:
             "gpus": {name: tuple(indices) for name, indices in raw["gpus"].items()},
             "exit": ProcessExit(**raw["exit"]),
             "blows": tuple(FaultImpact(**{**blow, "kind": FaultKind(blow["kind"])}) for blow in raw.get("blows", ())),
+            "speeds": tuple(SpeedChange(**change) for change in raw.get("speeds", ())),
         }
     )

@@ -73,6 +73,14 @@ class ProcessExit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpeedChange:
+    """The speed of a job from a time on, 1 at the highest clocks of its GPUs."""
+
+    at: float
+    speed: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlurmJob:
     """One job. `nodes` and `gpus` stay after its end; `holds_resources` says whether they are still held.
 
@@ -93,6 +101,7 @@ class SlurmJob:
     ended_at: float = 0.0
     exit: ProcessExit = ProcessExit()
     blows: tuple[FaultImpact, ...] = ()
+    speeds: tuple[SpeedChange, ...] = ()  # in order of time
     submit_offset_s: float = 0.0
     start_offset_s: float = 0.0
     end_offset_s: float = 0.0
@@ -146,6 +155,7 @@ class SlurmNode:
     power_at: float = 0.0  # when `power` changes by itself
     wakes_again: bool = False  # it was asked to power up while it was powering down
     misses_boot: bool = False  # it was asked to power up while it booted: the controller waits for a boot that is over
+    clock_mhz: int | None = None  # that its GPUs were set to since it booted; None: the highest
 
     @property
     def usable(self) -> bool:
@@ -245,7 +255,7 @@ class JobExecutor(Protocol):
     def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None: ...
 
     def apply_fault(self, job: SlurmJob, now: float) -> None:
-        """Apply the job's newest fault to its further course."""
+        """Apply the job's newest fault or speed to its further course."""
         ...
 
     def next_end_at(self) -> float | None:

@@ -249,4 +249,4 @@ def test_whole_page_takes_the_same_number_of_queries_for_many_rows(cluster, ada)
     with CaptureQueriesContext(connection) as many:
         ada.get("/")
 
-    assert len(many) == len(few) == 35
+    assert len(many) == len(few) == 36

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from jobs.core.lifecycle import State
 from scheduling.slurmsim.failure_reasons import REASON_NAMES
+from scheduling.slurmsim.faults import FaultImpact, FaultKind
 from scheduling.slurmsim.scripts.job_output import lines_until, plan_log
 from scheduling.slurmsim.scripts.play import InvalidSimHint, check_hints, simulate_run
-from scheduling.slurmsim.values import SlurmJob
+from scheduling.slurmsim.values import SlurmJob, SpeedChange
 
 from .make import NODES, NOW, request
 
@@ -158,3 +161,38 @@ def test_each_attempt_has_the_end_of_its_number(comment, state):
     job_request = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
 
     assert simulate_run(SlurmJob(id=1, request=job_request, submitted_at=NOW), seed=1, speed=1).state == state
+
+
+def capped(*speeds: tuple[float, float], blows=(), **environment: str):
+    changes = tuple(SpeedChange(at=NOW + at_s, speed=speed) for at_s, speed in speeds)
+    return replace(job(**environment), speeds=changes, blows=blows)
+
+
+def test_lower_clocks_prolong_a_job_from_then_on():
+    hints = {"SIM_DURATION_S": "100", "SIM_END": "COMPLETED"}
+
+    assert simulate_run(capped((60, 0.5), **hints), seed=0, speed=1).duration_s == 140
+    assert simulate_run(capped((60, 0.5), (80, 1.0), **hints), seed=0, speed=1).duration_s == 110
+    assert simulate_run(capped((100, 0.5), **hints), seed=0, speed=1).duration_s == 100
+
+
+def test_slow_gpu_on_capped_nodes_is_slower_by_both():
+    slow = FaultImpact(kind=FaultKind.SLOW, at=NOW + 20, until=NOW + 10_000)
+    run = simulate_run(capped((50, 0.5), blows=(slow,), SIM_DURATION_S="100", SIM_END="COMPLETED"), seed=0, speed=1)
+
+    done_before = 20 + 30 / 1.8
+    assert run.duration_s == pytest.approx(50 + (100 - done_before) * 1.8 / 0.5)
+    assert [run.pace(at) for at in (10, 30, 60)] == pytest.approx([1, 1 / 1.8, 0.5 / 1.8])
+
+
+def test_log_reports_longer_steps_at_lower_clocks_and_keeps_its_past():
+    hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": "20000", "SIM_END": "COMPLETED"}
+    plain, slow = (capped(*speeds, **hints) for speeds in ((), ((10_000, 0.5),)))
+    logs = [lines_until(plan_log(one, simulate_run(one, seed=0, speed=1)), 0, 15_000) for one in (plain, slow)]
+
+    def step_times(lines):
+        return [float(found[1]) for line in lines if (found := re.search(r"\| ([\d.]+) s/step", line))]
+
+    before = lines_until(plan_log(slow, simulate_run(slow, seed=0, speed=1)), 0, 10_000)
+    assert logs[0][: len(before)] == before and len(logs[1]) < len(logs[0])
+    assert step_times(logs[1])[-1] == pytest.approx(2 * step_times(logs[0])[-1], rel=0.1)

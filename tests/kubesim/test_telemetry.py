@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from scheduling.backends import telemetry
+from scheduling.kubesim.api.errors import ApiError
 from scheduling.kubesim.telemetry import telemetry_page
+from scheduling.power.clock_curves import model_speed
+from scheduling.slurmsim.clocks import lowered_clocks
 from scheduling.slurmsim.faults import FaultKind
 from scheduling.slurmsim.scripts.play import SimulatedExecutor
 from tests.patience import until
@@ -73,3 +78,40 @@ def test_server_gives_the_page_of_all_nodes_or_of_one(tmp_path):
 
         assert len(holders(process.client.get(f"/metrics/{B}").text)) == 8
         assert process.client.get("/metrics/none").status_code == 404
+
+
+def test_clocks_change_power_and_speed_of_programs_until_the_machine_boots():
+    api = client()
+    api.create_pod(node=A, gpus=8, seconds=1000)
+    api.after(30)
+    before = telemetry.parse(page(api)).by_place[A, 0].power_w
+
+    api.cluster.set_clocks({A: 288}, api.now)
+
+    (execution,) = api.cluster.executions
+    assert [change.speed for change in execution.job.speeds] == [model_speed(288, "a100")]
+    assert telemetry.parse(page(api)).by_place[A, 0].power_w < 0.6 * before
+    api.cluster.power_off(A, api.now)
+    api.cluster.repair(A, api.now)
+    assert lowered_clocks(machine.node for machine in api.cluster.machines) == {}
+
+
+def test_program_that_starts_on_a_slow_machine_is_slow():
+    api = client()
+    api.cluster.set_clocks({A: 288}, api.now)
+    api.create_pod(node=A, gpus=1, seconds=100)
+    api.after(150)
+
+    (execution,) = api.cluster.executions
+
+    assert execution.job.speeds[0].at == execution.job.began_at
+
+
+def test_clocks_of_a_machine_that_is_down_are_refused():
+    api = client()
+    api.cluster.power_off(A, api.now)
+
+    with pytest.raises(ApiError, match="does not respond"):
+        api.cluster.set_clocks({B: 288, A: 288}, api.now)
+
+    assert lowered_clocks(machine.node for machine in api.cluster.machines) == {}

@@ -1,7 +1,7 @@
 """The energy of a simulated history by attempt and hour, from the power that its telemetry shows.
 
-The rows are like those of `scheduling.loops.energy`. That loop needs raw samples, which a history does not have, so
-here the mean power of 5 minutes counts for each of their seconds. What a node uses beside its GPUs is that of the
+The rows are like those of `scheduling.loops.power.energy`. That loop needs raw samples, which a history does not have,
+so here the mean power of 5 minutes counts for each of their seconds. What a node uses beside its GPUs is that of the
 simulated Slurm cluster; the Kubernetes cluster does not report it.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.bundled.history.holds import GpuHolds
 from scheduling.bundled.history.values import HistoryPlace, PlacedAttempt
-from scheduling.loops.energy import EnergyColumns
+from scheduling.loops.power.energy import EnergyColumns
 from scheduling.power.energy import HOUR_S
 from scheduling.slurmsim.power_meters import supply_power_w
 

@@ -45,7 +45,7 @@ from scheduling.bundled.history.training import NEWEST_COLUMNS, PROGRESS_COLUMNS
 from scheduling.bundled.history.values import ALLOCATION_COLUMNS, DemoUser, EventValues, HistoryPlace, HistoryRows
 from scheduling.bundled.sites import DEMO_TEAMS, history_settings
 from scheduling.drill.history import HistorySettings, SiteHistory, simulate_history
-from scheduling.loops.energy import EnergyColumns, add_energy
+from scheduling.loops.power.energy import EnergyColumns, add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
 
 # The most rows that a history may have in each table whose rows are listed by their key

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from jobs.core.lifecycle import State
 from scheduling.kubesim.objects import JsonObject
 from scheduling.kubesim.values import ContainerEnd, Execution, PodRuntime
+from scheduling.slurmsim.clocks import with_current_speed
 from scheduling.slurmsim.fault_registry import FaultRegistry
 from scheduling.slurmsim.faults import ClusterFault, FaultImpact, FaultKind, FaultModel
 from scheduling.slurmsim.scripts.play import TERM_GRACE_S
-from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit, SignalTarget, SlurmJob
+from scheduling.slurmsim.values import KILL, TERM, JobEnd, JobExecutor, ProcessExit, SignalTarget, SlurmJob, SlurmNode
 
 from .gangs import attempt_key
 
@@ -115,6 +116,13 @@ class Executions:
         for number in fault.jobs:
             if execution := self._active.get(number):
                 self._strike(execution, self._model.impact_on_job(fault, number, now), now)
+
+    def update_speed(self, execution: Execution, nodes: Mapping[str, SlurmNode], now: float) -> None:
+        """Go on with the speed that the clocks of its nodes allow."""
+        job = with_current_speed(execution.job, nodes, now)
+        if job is not execution.job:
+            self._set(replace(execution, job=job))
+            self._executor.apply_fault(job, now)
 
     def poll_ends(self, now: float) -> list[PodEnd]:
         """The containers that ended up to now."""

@@ -321,7 +321,8 @@ class Kubelets(Controller):
         number, self.next_execution = self.next_execution, self.next_execution + 1
         for _, runtime in pods:
             self.runtimes.set(replace(runtime, execution=number))
-        self._executions.begin(number, pods, now)
+        execution = self._executions.begin(number, pods, now)
+        self._executions.update_speed(execution, {name: self._machines[name].node for name in execution.job.nodes}, now)
 
     # Ends
 

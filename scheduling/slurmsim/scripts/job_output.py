@@ -16,7 +16,6 @@ from random import Random
 
 from jobs.core.lifecycle import JobKind, State
 from scheduling.slurmsim.failure_reasons import TRAINING_KINDS
-from scheduling.slurmsim.faults import SLOW_GPU_FACTOR
 from scheduling.slurmsim.values import SlurmJob
 
 from .failure_output import FailureContext, failure_lines
@@ -258,7 +257,7 @@ def _training_line(script: PlannedLog, run: TrainingRun, number: int, at_s: floa
     dice = Random(f"{script.play.dice}:{number}")
     loss, norm = _draw_loss(script, run, number, at_s, dice), 0.35 + 0.1 * dice.random()
     norm *= 40 if _is_loss_spike(script, number, at_s) else 1
-    slow = (SLOW_GPU_FACTOR if script.play.is_slow(at_s) else 1.0) * (1 + 0.02 * dice.uniform(-1, 1))
+    slow = (1 + 0.02 * dice.uniform(-1, 1)) / script.play.pace(at_s)
     return (
         f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr {run.learning_rate(step):.3e} "
         f"| tokens/s/gpu {run.tokens_per_s_per_gpu / slow:.0f} | mfu {run.mfu / slow:.1%} "

@@ -84,18 +84,29 @@ class SimulatedRun:
     silent_s: float = inf  # from here on it hangs without output
     spike_s: float = inf
     slow_s: tuple[float, float] | None = None  # from, until
+    speeds: tuple[tuple[float, float], ...] = ()  # from, speed by the clocks of its GPUs; 1 before the first
     lines: TimedLines = ()  # its whole log, if that is predetermined
 
     def slowed_time_s(self, work_s: float) -> float:
-        """The time at which the work planned for `work_s` is done, including the delay by a slow GPU."""
-        if self.slow_s is None or work_s <= self.slow_s[0]:
-            return work_s
-        since, until = self.slow_s
-        slowly = since + (work_s - since) * SLOW_GPU_FACTOR
-        return slowly if slowly <= until else work_s + (until - since) * (1 - 1 / SLOW_GPU_FACTOR)
+        """The time at which the work planned for `work_s` is done, including the delay by a slow GPU and by clocks."""
+        done_s = since_s = 0.0
+        for until_s in (*self._pace_changes_s, inf):
+            pace = self.pace(since_s)
+            if done_s + (until_s - since_s) * pace >= work_s:
+                return since_s + (work_s - done_s) / pace
+            done_s, since_s = done_s + (until_s - since_s) * pace, until_s
+        return inf
 
-    def is_slow(self, at_s: float) -> bool:
-        return self.slow_s is not None and self.slow_s[0] <= at_s < self.slow_s[1]
+    def pace(self, at_s: float) -> float:
+        """The work done per second, 1 for a healthy job at the highest clocks."""
+        is_slow = self.slow_s is not None and self.slow_s[0] <= at_s < self.slow_s[1]
+        speed = next((speed for since_s, speed in reversed(self.speeds) if since_s <= at_s), 1.0)
+        return speed / SLOW_GPU_FACTOR if is_slow else speed
+
+    @property
+    def _pace_changes_s(self) -> list[float]:
+        times = [*(self.slow_s or ()), *(since_s for since_s, _ in self.speeds)]
+        return sorted(at_s for at_s in times if 0 < at_s < inf)
 
 
 class InvalidSimHint(ValueError):
@@ -105,6 +116,9 @@ class InvalidSimHint(ValueError):
 def simulate_run(job: SlurmJob, *, seed: int, speed: float, trial_speed: float = 1.0) -> SimulatedRun:
     """The planned course of a job with the impacts of faults applied in order of time."""
     play = _run_without_faults(job, seed=seed, speed=speed, trial_speed=trial_speed)
+    if job.speeds:
+        play = replace(play, speeds=tuple((max(one.at - job.began_at, 0.0), one.speed) for one in job.speeds))
+        play = replace(play, duration_s=play.slowed_time_s(play.duration_s))
     for blow in sorted(job.blows, key=lambda blow: blow.at):
         play = _apply_impact(play, blow, max(blow.at - job.began_at, 0.0), job.began_at)
     return play
@@ -166,7 +180,7 @@ def _apply_impact(play: SimulatedRun, blow: FaultImpact, at_s: float, began_at: 
             return replace(play, spike_s=min(play.spike_s, at_s))
         case FaultKind.SLOW if play.slow_s is None:
             slow = replace(play, slow_s=(at_s, blow.until - began_at))
-            return replace(slow, duration_s=slow.slowed_time_s(play.duration_s))
+            return replace(slow, duration_s=slow.slowed_time_s(play.planned_s))
         case FaultKind.HANG:
             return replace(play, silent_s=at_s, duration_s=inf, state=State.TIMEOUT, exit=ProcessExit(), culprit=where)
     if blow.kind not in REASON_OF_FAULT:

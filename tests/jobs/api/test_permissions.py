@@ -81,6 +81,7 @@ BODIES = {
     "clusters/<slug:name>/sleeps/<int:number>/approve/": {},
     "clusters/<slug:name>/sleeps/<int:number>/decline/": {},
     "clusters/<slug:name>/sleeps/<int:number>/wake/": {},
+    "clusters/<slug:name>/power-budgets/<int:number>/caps/": {"mode": "observe"},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},
@@ -171,7 +172,8 @@ def sleep_of(job, state):
 
 
 def budget_of(job):
-    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults={"limit_w": 90_000})[0]
+    defaults = {"limit_w": 20_000}
+    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults=defaults)[0]
 
 
 def rule_of(job):

@@ -36,6 +36,7 @@ from jobs.models import (
     Maintenance,
     Membership,
     Node,
+    NodeClock,
     Quota,
     RankTimes,
     RecoveryMode,
@@ -158,6 +159,7 @@ def make_everything() -> None:
     EnergyHour.objects.create(cluster=attempt.job.cluster, start=hour, attempt=attempt, counter_j=3.6e6)
     EnergyClock.objects.create(cluster=attempt.job.cluster, counted_until=hour)
     EnergyPrice.objects.create(cluster=attempt.job.cluster, start=hour, kwh_price=0.2)
+    NodeClock.objects.create(node=Node.objects.first(), mhz=1110, began_at=hour)
     ClusterMinute.objects.create(
         cluster=node.cluster, at=timezone.now(), gpus=8, allocated=4, closed=0, running=1, waiting=0, requested=0
     )

@@ -22,7 +22,7 @@ from jobs.models import (
     Sample,
 )  # fmt: skip
 from scheduling.backends import telemetry
-from scheduling.loops.energy import count_energy_once, delete_old_energy
+from scheduling.loops.power.energy import count_energy_once, delete_old_energy
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.queries import energy
 from scheduling.slurmsim import dcgm_exporter

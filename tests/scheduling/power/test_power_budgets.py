@@ -22,7 +22,8 @@ from scheduling.power.cap_rules import (
     next_state,
     static_cap,
 )
-from scheduling.power.gpu_clocks import MIN_MHZ, GpuClocks, PowerFleet
+from scheduling.power.clock_curves import MIN_MHZ
+from scheduling.power.gpu_clocks import GpuClocks, PowerFleet
 from scheduling.power.power_over_time import power_over_time
 from scheduling.power.power_profiles import PowerProfiles, draw_profiles
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace

@@ -1,0 +1,39 @@
+"""Sets the clocks of the GPUs of nodes: through the site's program, or in the machine room of a simulated cluster.
+
+Acme changes no clock itself, because that needs root on the nodes. A simulated cluster has no nodes that a program
+could reach, so it gets the same clocks over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from django.conf import settings
+
+from jobs.models import Cluster
+from scheduling.clusters import simulator
+from scheduling.clusters.clock_command import ClocksNotSet, run_clock_command
+from scheduling.clusters.simulator import SimulatorError
+
+SetClocks = Callable[[Cluster, Mapping[str, int | None]], None]
+
+
+def set_clocks(cluster: Cluster, clocks: Mapping[str, int | None]) -> None:
+    """Set the clocks in MHz by node; None is the highest. Raises ClocksNotSet if that may have failed on any node."""
+    if missing := missing_means(cluster):
+        raise ClocksNotSet(f"{missing}.")
+    if not cluster.is_simulated:
+        timeout_s = settings.ACME_POWER_CAP_TIMEOUT_S
+        run_clock_command(settings.ACME_POWER_CAP_COMMAND, cluster.name, clocks, timeout_s=timeout_s)
+        return
+    try:
+        simulator.set_clocks(cluster, clocks)
+    except SimulatorError as error:
+        raise ClocksNotSet(str(error)) from None
+
+
+def missing_means(cluster: Cluster) -> str:
+    """Why clocks of this cluster cannot be set; empty if they can. A sentence without its period."""
+    if cluster.is_simulated or settings.ACME_POWER_CAP_COMMAND:
+        return ""
+    return f"ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster {cluster}"

@@ -1,0 +1,139 @@
+"""Facts for the caps of power budgets: the newest readings of their nodes, and which nodes have low-priority jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+from django.db import connection
+from django.db.models import F, Q
+
+from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag
+from jobs.models import Allocation, Node, NodeClock, Resolution
+from jobs.queries.busy_nodes import nodes_with_jobs
+from scheduling.models import BudgetScope, PowerBudget
+from scheduling.power.cap_costs import CapTime, NodeCap, cap_times
+from scheduling.power.cap_rules import CapSettings, CapState
+from scheduling.power.clock_curves import model_speed
+from scheduling.power.measured_power import NodeReading
+from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
+
+CAP_SETTINGS = CapSettings()
+READING_AGE = timedelta(hours=1)  # older ones are not looked for
+MAX_CAP_ROWS = 500  # of one job
+STALE_AFTER = timedelta(minutes=1)  # without a newer reading, nothing is decided
+
+NEWEST_SQL = """
+SELECT n.id, extract(epoch FROM s.at)::float, s.gpu_power_w, s.gpu_util, s.node_power_w
+FROM unnest(%(nodes)s::bigint[]) AS n (id) CROSS JOIN LATERAL (
+  SELECT * FROM jobs_sample WHERE node_id = n.id AND resolution = %(raw)s AND at > %(oldest)s AND at <= %(now)s
+  ORDER BY at DESC LIMIT 1) AS s
+"""
+
+
+def clusters_with_caps() -> list[int]:
+    """The clusters of which power is compared with a budget, or nodes still have a clock of Acme."""
+    watched = PowerBudget.objects.watched().values_list("cluster", flat=True)
+    capped = NodeClock.objects.open().values_list("node__cluster", flat=True)
+    return sorted({*watched.order_by().distinct(), *capped.order_by().distinct()})
+
+
+def budget_nodes(budget: PowerBudget) -> list[Node]:
+    """The nodes with GPUs to which a budget applies. Nodes without GPUs have no telemetry and are not counted."""
+    where = {} if budget.scope == BudgetScope.CLUSTER else {budget.scope: budget.place}
+    return list(Node.objects.filter(cluster=budget.cluster_id, gpus__gt=0, **where).order_by("pk"))
+
+
+def node_readings(nodes: Collection[Node], now: datetime) -> list[NodeReading]:
+    """The newest reading of each node."""
+    keys = [node.pk for node in nodes]
+    params = {"nodes": keys, "raw": int(Resolution.RAW), "oldest": now - READING_AGE, "now": now}
+    with connection.cursor() as cursor:
+        cursor.execute(NEWEST_SQL, params)
+        found = {row[0]: row[1:] for row in cursor.fetchall()}
+    busy = set(nodes_with_jobs().filter(pk__in=keys).values_list("pk", flat=True))
+    return [_reading(node, found.get(node.pk), node.pk in busy) for node in nodes]
+
+
+def _reading(node: Node, found: tuple[Any, ...] | None, has_jobs: bool) -> NodeReading:
+    at_s, power, util, node_power = found or (None, (), (), None)
+    return NodeReading(
+        gpus=node.gpus,
+        model=node.gpu_model,
+        has_jobs=has_jobs,
+        is_asleep=node.is_asleep,
+        at_s=at_s,
+        gpu_power_w=power or (),
+        gpu_util=util or (),
+        node_power_w=node_power,
+    )
+
+
+def low_priority_nodes(nodes: Collection[int]) -> set[int]:
+    """Those on which all jobs have low priority. Jobs from outside Acme count as high, and so does an idle node, on
+    which any job may start."""
+    rows = Allocation.objects.live().filter(node__in=nodes).order_by()
+    kinds: dict[int, set[str]] = {}
+    for node, kind in rows.values_list("node", "attempt__job__kind").distinct():
+        kinds.setdefault(node, set()).add(kind)
+    foreign = set(Node.objects.filter(pk__in=nodes).exclude(foreign_gpus=[]).values_list("pk", flat=True))
+    return {node for node, found in kinds.items() if found <= LOW_PRIORITY_KINDS} - foreign
+
+
+def can_be_commanded(node: Node) -> bool:
+    """Whether the node runs, so that its clocks can be set. A node that boots has its highest clock."""
+    return node.state in USABLE_NODE_STATES and not node.is_asleep and NodeFlag.NOT_RESPONDING not in node.flags
+
+
+def cap_state(budget: PowerBudget) -> CapState:
+    """What the rule remembers of the readings before."""
+    return CapState(
+        level=min(budget.level, len(CAP_SETTINGS.steps)),
+        since_s=_seconds(budget.level_since),
+        command=budget.command,
+        commanded_s=_seconds(budget.commanded_at),
+        above_s=_seconds(budget.above_at),
+    )
+
+
+def _seconds(at: datetime | None) -> float:
+    return at.timestamp() if at else -inf
+
+
+def job_cap_times(attempts: Collection[int], now: datetime) -> list[CapTime]:
+    """When GPUs of these attempts were capped, newest first. Commands that were not confirmed are left out."""
+    rows = NodeClock.objects.caps().filter(
+        Q(ended_at=None) | Q(ended_at__gt=F("node__allocations__held_at")),
+        Q(node__allocations__released_at=None) | Q(began_at__lt=F("node__allocations__released_at")),
+        confirmed_at__isnull=False,
+        node__allocations__attempt__in=attempts,
+    )
+    columns = ("began_at", "ended_at", "mhz", "node__gpu_model", "node__allocations__held_at")
+    found = rows.order_by("-began_at").values_list(*columns, "node__allocations__released_at").distinct()[:MAX_CAP_ROWS]
+    caps = [
+        NodeCap(max(began, held), min(one for one in (ended, released, now) if one), model_speed(mhz, model))
+        for began, ended, mhz, model, held, released in found
+    ]
+    return cap_times(caps, now)[::-1]
+
+
+def cap_status(budget: PowerBudget, now: datetime) -> str:
+    """What the caps of a budget do now, as a sentence; empty in mode off."""
+    if not budget.is_watched:
+        return "Clocks may not be released yet." if budget.command_error else ""
+    if budget.reading_at is None:
+        return "Waiting for the first power readings of its nodes."
+    if now - budget.reading_at > STALE_AFTER:
+        caps = "Caps stay as they are" if budget.level else "No clocks are capped"
+        return f"No power readings since {budget.reading_at.astimezone(UTC):%H:%M:%S} UTC. {caps}."
+    return _level_status(budget)
+
+
+def _level_status(budget: PowerBudget) -> str:
+    unread = f" {budget.unread_nodes} nodes without readings are estimated." if budget.unread_nodes else ""
+    if not budget.level:
+        return f"Within its budget.{unread}"
+    verb = "Clocks are capped" if budget.is_acting else "Clocks would be capped"
+    return f"{verb}: level {budget.level} of {len(CAP_SETTINGS.steps)}.{unread}"

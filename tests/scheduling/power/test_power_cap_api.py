@@ -1,0 +1,136 @@
+"""Power caps in the API, in /metrics and on the page Now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from acmeweb.metrics import AcmeCollector
+from acmeweb.pages.attention import attention_items
+from jobs.models import Job, clock
+from jobs.models.permissions import Caller as PageCaller
+from scheduling.models import PowerBudget
+from tests import make as rows
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+from tests.scheduling.power.cap_make import LIMIT_W, Site, budget
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def site(settings):
+    settings.ACME_POWER_CAP_COMMAND = ("/usr/local/bin/set-clocks",)
+    site = Site(rows.cluster())
+    site.now = clock.now() - timedelta(seconds=15)
+    return site
+
+
+def path(row):
+    return f"clusters/seren/power-budgets/{row.pk}/caps/"
+
+
+def test_state_of_a_budget(site):
+    row = budget()
+    site.read(0.9)
+    ada = Caller(make.person("ada"))
+
+    state = ada.get(path(row)).json()
+
+    assert (state["mode"], state["level"], state["limit_w"]) == ("act", 2, LIMIT_W)
+    assert state["measured_w"] == pytest.approx(0.9 * LIMIT_W)
+    assert state["status"] == "Clocks are capped: level 2 of 4."
+    assert ada.get(f"clusters/seren/power-budgets/{row.pk + 1}/caps/").status_code == 404
+    assert ada.get(f"clusters/nowhere/power-budgets/{row.pk}/caps/").status_code == 404
+
+
+def test_administrators_change_the_mode_and_others_do_not(site):
+    row = budget("off")
+
+    refused = Caller(make.person("ada")).patch(path(row), {"mode": "act"})
+    done = Caller(rows.user("root", is_superuser=True)).patch(path(row), {"mode": "act"})
+
+    assert (refused.status_code, done.status_code) == (403, 200)
+    assert PowerBudget.objects.get().mode == done.json()["mode"] == "act"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"mode": "act"}, "ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren."),
+        ({"mode": "full"}, "'full' is not one of off, observe, act"),
+        ({}, "is missing"),
+        ({"mode": "off", "level": 0}, "is not a field of the caps of a power budget"),
+    ],
+)
+def test_mode_that_cannot_be_set_is_refused(site, settings, body, sentence):
+    settings.ACME_POWER_CAP_COMMAND = ()
+    row = budget("off")
+
+    answer = Caller(rows.user("root", is_superuser=True)).patch(path(row), body)
+
+    assert answer.status_code == 400 and sentence in str(answer.json())
+    assert PowerBudget.objects.get().mode == "off"
+
+
+def test_caps_are_listed_and_filtered(site):
+    row = budget()
+    site.read(0.85)
+    site.read(1.05)
+    ada = Caller(make.person("ada"))
+
+    caps = ada.get("clusters/seren/power-caps/").json()["results"]
+
+    assert [(cap["level"], cap["low_mhz"], cap["ended_at"] is None) for cap in caps] == [
+        (4, 288, True),
+        (1, 1275, False),
+    ]
+    assert caps[1]["peak_share"] == pytest.approx(0.85)
+    assert len(ada.get("clusters/seren/power-caps/", {"open": "true", "budget": row.pk}).json()["results"]) == 1
+    assert ada.get("clusters/nowhere/power-caps/").status_code == 404
+
+
+def test_metrics_have_level_and_share(site):
+    budget()
+    budget("off", scope="rack", place="r01", limit_w=5000)
+    site.read(0.9)
+
+    found = {
+        (sample.name, sample.labels["scope"]): sample.value
+        for metric in AcmeCollector(clock.now(), Job.objects.none()).collect()
+        for sample in metric.samples
+        if sample.name.startswith("acme_power")
+    }
+
+    assert found == {
+        ("acme_power_budget_watts", "cluster"): LIMIT_W,
+        ("acme_power_budget_watts", "rack"): 5000,
+        ("acme_power_share", "cluster"): pytest.approx(0.9),
+        ("acme_power_cap_level", "cluster"): 2,
+    }
+
+
+def test_page_now_shows_caps_and_failed_commands(site):
+    budget()
+    site.read(0.9)
+    (capped,) = attention()
+    site.fails = True
+    site.read(1.1)
+    (failing,) = attention()
+
+    assert (capped.badge.label, capped.text) == ("CAPPED", "the cluster: Clocks are capped: level 2 of 4.")
+    assert failing.badge.label == "NOT CAPPED" and "no route to host" in failing.detail
+
+
+@pytest.mark.parametrize("mode", ["off", "observe"])
+def test_page_now_shows_nothing_where_no_clock_is_capped(site, mode):
+    budget(mode)
+    site.read(0.9)
+
+    assert attention() == []
+
+
+def attention():
+    rows_found = attention_items(PageCaller(user=rows.user("ada")), clock.now()).rows
+    return [row for row in rows_found if row.id.startswith("power-")]
