@@ -33,6 +33,7 @@ class PolicyRules:
     claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
     depth         the maximum number of reservations at once, if every job gets one
     uses_trees    the order uses run times predicted by trees, where there are any
+    packs         jobs may share whole GPUs: the rules are `packing.rules.PackingRules`; only in replays
     """
 
     name: ClassVar[str]
@@ -42,6 +43,7 @@ class PolicyRules:
     claims: ClassVar[bool] = False
     depth: ClassVar[int] = 1_000
     uses_trees: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:

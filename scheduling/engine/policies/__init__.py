@@ -23,6 +23,7 @@ from scheduling.engine.policies.edf import EdfRules
 from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.fifo import FifoRules, FifoSkipRules
 from scheduling.engine.policies.gittins import GittinsRules
+from scheduling.engine.policies.lucid import LucidRules
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.policies.sjf import SjfRules
@@ -50,6 +51,7 @@ ALL_POLICY_RULES = (
     ThemisRules,
     EdfRules,
     ChronusRules,
+    LucidRules,
     AcmeRules,
 )
 LIVE_POLICY_RULES = (
