@@ -27,7 +27,7 @@ TURNS = (
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "themis"),
-    *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid"),
+    *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid", "gandiva", "antman", "salus"),
 )
 PACKING = ("profiles", "shared_gpus", "rules", "turn")
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")

@@ -40,6 +40,9 @@ POLICY_GROUPS: Groups = {
     },
     SHARED_GPUS: {
         "lucid": "the smallest predicted GPU time first; two jobs share GPUs if they slow each other down little",
+        "gandiva": "first come, first served; jobs without free GPUs join others if both together gain",
+        "antman": "guaranteed jobs first; opportunistic jobs run on what these leave of their GPUs",
+        "salus": "first come, first served; as many jobs on a GPU as its memory holds",
     },
     "Deadlines": {
         "edf": "the earliest deadline first; preempts preemptible jobs",

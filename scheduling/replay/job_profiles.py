@@ -21,7 +21,7 @@ from scheduling.engine.predicting import name_without_numbers
 PROFILE_COLUMNS = ("name", "gpu_percent", "memory_mb", "score")  # the last is optional
 PAIR_COLUMNS = ("name1", "name2", "speed1", "speed2")
 MAX_PROFILES = 500
-MAX_PAIRS = 20_000
+MAX_PAIRS = 5_000
 MAX_SPEED = 10.0
 MAX_MEMORY_MB = 10**7
 

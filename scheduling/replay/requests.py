@@ -240,7 +240,9 @@ def check_packing_policies(names: Sequence[str], setting: ReplaySetting) -> None
     if setting.profiles is None:
         raise InvalidReplaySetting("profiles", f"{packing} needs the profiles of the jobs that may share GPUs")
     if setting.power:
-        raise InvalidReplaySetting("policies", f"{packing} packs jobs, which {_power_field(setting.power)} cannot cover")
+        raise InvalidReplaySetting(
+            "policies", f"{packing} packs jobs, which {_power_field(setting.power)} cannot cover"
+        )
     if setting.shares_one_pool:
         raise InvalidReplaySetting("placement", f"{setting.placement} does not support {packing}")
 

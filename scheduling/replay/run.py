@@ -454,7 +454,8 @@ def _job_request_groups(
     """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
     all_agree = setting.as_live and rules.preempts  # a live cluster preempts by rank only jobs that agreed to it
-    has_owners = rules.claims or all_agree or engine.quota_usage is not None
+    borrow = rules.claims or rules.has_opportunistic
+    has_owners = borrow or all_agree or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, trace.gpu_milli, cpus, memory_mb]
     accounts = teams(trace, by_pool=bool(setting.quotas)) if setting.as_live else trace.users
@@ -471,7 +472,7 @@ def _job_request_groups(
             need = _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool)
             group = groups[number] = engine.request_group(
                 need if watts is None else replace(need, watts=int(watts[row])),
-                _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
+                _owner(trace, row, setting, borrow=borrow, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
         by_job.append(group)

@@ -41,6 +41,11 @@ class GpuHolders:
         """What the jobs use of the memory of each GPU."""
         return sum(profile.memory_mb for profile in self.profiles)
 
+    @property
+    def gpu_percent(self) -> float:
+        """The utilization of each GPU, if none of the jobs slowed another down."""
+        return sum(profile.gpu_percent for profile in self.profiles)
+
 
 class PackingEngine(Engine):
     """An engine whose jobs may share whole GPUs. `prepare` must be called before the first job arrives."""

@@ -36,7 +36,14 @@ from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting, replayable_rows, run_policy
 from scheduling.replay.timed_runs import measure_run
 
-USER_ERRORS = (InvalidReplaySetting, InvalidProfiles, BadTrace, MissingLibrary, PowerUnavailable, plots.PlotsUnavailable)
+USER_ERRORS = (
+    InvalidReplaySetting,
+    InvalidProfiles,
+    BadTrace,
+    MissingLibrary,
+    PowerUnavailable,
+    plots.PlotsUnavailable,
+)
 PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 
@@ -99,8 +106,8 @@ class Command(BaseCommand):
         add(
             "--profiles",
             metavar="FILE",
-            help="CSV name,gpu_percent,memory_mb[,score]: how jobs of a name use a GPU, for policies that let jobs share"
-            " GPUs",
+            help="CSV name,gpu_percent,memory_mb[,score]: how jobs of a name use a GPU, for policies that let jobs"
+            " share GPUs",
         )
         add(
             "--pair-speeds",

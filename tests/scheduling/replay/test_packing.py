@@ -148,6 +148,67 @@ def test_a_pair_that_a_node_failure_stops_keeps_the_progress_that_it_made_at_its
     assert done.ended[1] == pytest.approx(60 + 70 / 0.75 + 80 - 0.5 * 70 / 0.75)
 
 
+PLAIN = dataclasses.replace(ONE_NODE, policy_settings={})
+
+
+def test_gandiva_packs_only_if_both_jobs_together_are_faster_than_one_after_the_other():
+    table = ProfileTable(
+        rows=tuple(ProfileRow(name=name, gpu_percent=50, memory_mb=1_000) for name in ("good", "bad")),
+        pairs={("good", "good"): (0.75, 0.75), ("good", "bad"): (0.5, 0.5), ("bad", "bad"): (0.25, 0.25)},
+    )
+    gandiva = dataclasses.replace(PLAIN, profiles=table)
+
+    assert ran(trace((0, 75, 4), (0, 75, 4), names=["good", "good"]), gandiva, "gandiva") == [(0, 100), (0, 100)]
+    assert ran(trace((0, 75, 4), (0, 75, 4), names=["good", "bad"]), gandiva, "gandiva") == [(0, 75), (75, 150)]
+
+
+def test_gandiva_prefers_free_gpus_and_then_the_least_utilized_ones():
+    history = trace((0, 100, 4), (0, 100, 4), (10, 10, 4), names=["medium", "small", "large"])
+    run = run_policy(history, "gandiva", dataclasses.replace(PLAIN, nodes=2))
+
+    assert run.started_s.tolist() == [0, 0, 10]
+    assert run.packed.slowed_s.tolist() == pytest.approx([0, 6.25, 2.5])  # with the small job, at 0.5 and 0.8
+
+
+def test_salus_packs_as_many_jobs_as_the_memory_holds():
+    history = trace(*[(0, 100, 4)] * 7, names=["small"] * 7)  # 4,000 of 24,576 MB each
+
+    # Six fit and use 120 % of a GPU
+    assert ran(history, PLAIN, "salus") == [(0, 120)] * 6 + [(120, 220)]
+
+
+def test_salus_divides_the_time_of_a_gpu():
+    history = trace((0, 100, 4), (0, 50, 4), names=["medium", "medium"])
+
+    # 120 % of a GPU: both run at 5/6; the second ends at 60, the first then has 50 s left
+    assert ran(history, PLAIN, "salus") == [(0, 110), (0, 60)]
+
+
+def test_antman_slows_down_opportunistic_jobs_only():
+    history = trace((0, 100, 4), (10, 60, 4), names=["medium", "medium"], kinds=["pretrain", "evaluation"])
+
+    # The opportunistic job gets 40 % of the GPU for its 60 %: 2/3 of its speed
+    assert ran(history, PLAIN, "antman") == [(0, 100), (10, 100)]
+
+
+def test_antman_starts_a_guaranteed_job_on_the_gpus_of_an_opportunistic_one_and_lets_that_wait():
+    history = trace((0, 100, 4), (10, 60, 4), names=["small", "large"], kinds=["evaluation", "pretrain"])
+
+    assert ran(history, PLAIN, "antman") == [(0, 160), (10, 70)]
+
+
+def test_antman_never_lets_two_guaranteed_jobs_share():
+    history = trace((0, 100, 4), (10, 60, 4), names=["small", "small"], kinds=["pretrain", "pretrain"])
+
+    assert ran(history, PLAIN, "antman") == [(0, 100), (100, 160)]
+
+
+def test_antman_starts_guaranteed_jobs_before_opportunistic_ones_that_came_earlier():
+    history = trace((0, 100, 4), (1, 10, 4), (2, 10, 4), names=[""] * 3, kinds=["pretrain", "evaluation", "pretrain"])
+
+    assert ran(history, PLAIN, "antman") == [(0, 100), (110, 120), (100, 110)]
+
+
 # A walk in half seconds, with halves as speeds so that all ends are exact
 
 HALVES = ProfileTable(
