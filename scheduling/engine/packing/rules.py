@@ -51,11 +51,11 @@ class PackingRules(PolicyRules):
     def sharing_cost(
         self, job: EngineJob, profile: JobProfile, holders: GpuHolders, profiles: SharingProfiles
     ) -> float | None:
-        """How bad it is if the job joins this set; the smallest wins, ties by age of the set. None: it must not. The
-        answer may change only when a job leaves or joins the set.
+        """How bad it is if the job joins this set, 0 or more; None: it must not. The smallest wins, of equal ones the
+        set whose first job started first. The answer may change only when a job leaves or joins the set.
         """
         raise NotImplementedError
 
-    def shared_speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
-        """The speed of each job of a set with several jobs."""
+    def speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
+        """The speed of each job of a set. A single job usually runs at 1."""
         return profiles.speeds(holders.profiles)

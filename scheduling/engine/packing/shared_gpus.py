@@ -11,6 +11,7 @@ moves: the replay finds it in `moved_ends`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
     from scheduling.engine.packing.rules import PackingRules
 
 
+OpenSet = tuple[float, int, "GpuHolders"]  # start and number of its first job (a total order), the set
+
+
 class GpuHolders:
     """The jobs that run on the same GPUs, in the order in which they started."""
 
-    __slots__ = ("is_open", "jobs", "number", "places", "profiles")
+    __slots__ = ("entry", "jobs", "places", "profiles")
 
-    def __init__(self, number: int, job: EngineJob, places: GpuPlacement, profile: JobProfile) -> None:
-        self.number = number
+    def __init__(self, job: EngineJob, places: GpuPlacement, profile: JobProfile) -> None:
         self.places = places
         self.jobs = [job]
         self.profiles = [profile]
-        self.is_open = False  # whether another job may join, by their number
+        self.entry: OpenSet | None = None  # set while another job may join, by their number
 
     @property
     def memory_mb(self) -> float:
@@ -60,18 +63,18 @@ class PackingEngine(Engine):
         self.slowed_s: dict[int, float] = defaultdict(float)  # by job: time without progress, because it shared GPUs
         self.tried: set[int] = set()  # waiting jobs that no open set accepts, apart from those in `news`
         self.news: list[GpuHolders] = []  # sets that changed since the waiting jobs were tried last
-        self._open: dict[int, dict[int, GpuHolders]] = {}  # GPUs -> sets that another job may join
+        # GPUs -> sets that another job may join, by the start of their first job
+        self._open: dict[int, list[OpenSet]] = {}
         self._holders: dict[int, GpuHolders] = {}  # by job
         self._speeds: dict[int, float] = {}  # by job, if its speed has ever changed
-        self._sets = 0
 
     def profile(self, job: EngineJob) -> JobProfile | None:
         """The profile of a job that may share its GPUs; None if it may not."""
         return None if job.group.need.gpu_milli else self.profiles.of(job.number)
 
-    def open_sets(self, gpus: int) -> list[GpuHolders]:
-        """The sets of this many GPUs that another job may join."""
-        return list(self._open.get(gpus, {}).values())
+    def open_sets(self, gpus: int) -> list[OpenSet]:
+        """The sets of this many GPUs that another job may join, by the start of their first job."""
+        return self._open.get(gpus, [])
 
     def has_cpu_memory(self, holders: GpuHolders, job: EngineJob) -> bool:
         """Whether the nodes of the set have the CPUs and the memory that the job needs beside its GPUs."""
@@ -88,9 +91,8 @@ class PackingEngine(Engine):
         super().begin(job, places, now)
         self.tried.discard(job.number)
         if (profile := self.profile(job)) is not None:
-            self._sets += 1
-            holders = self._holders[job.number] = GpuHolders(self._sets, job, places, profile)
-            self._update_open(holders)
+            holders = self._holders[job.number] = GpuHolders(job, places, profile)
+            self._update_open(holders, job.group.gpus)
 
     def join(self, holders: GpuHolders, job: EngineJob, now: float) -> None:
         """Start a job on the GPUs of others."""
@@ -103,7 +105,7 @@ class PackingEngine(Engine):
         self._holders[job.number] = holders
         holders.jobs.append(job)
         holders.profiles.append(profile)
-        self._update_open(holders)
+        self._update_open(holders, job.group.gpus)
         self._set_speeds(holders, now)
 
     # Ends
@@ -146,23 +148,23 @@ class PackingEngine(Engine):
             job.since = now
 
     def _set_speeds(self, holders: GpuHolders, now: float) -> None:
-        speeds = self._packing.shared_speeds(holders, self.profiles) if len(holders.jobs) > 1 else [1.0]
+        speeds = self._packing.speeds(holders, self.profiles)
         for job, speed in zip(holders.jobs, speeds, strict=True):
             self._speeds[job.number] = speed
             self.ends[job.number] = now + max(0.0, job.remaining_s) / speed if speed > 0.0 else math.inf
             self.moved_ends.append(job)
 
-    def _update_open(self, holders: GpuHolders, gpus: int = 0) -> None:
+    def _update_open(self, holders: GpuHolders, gpus: int) -> None:
         """Enter the set among those that another job may join, or remove it from them."""
-        gpus = gpus or holders.jobs[0].group.gpus
-        is_open = 0 < len(holders.jobs) < self._packing.max_jobs
-        if is_open and not holders.is_open:
-            self._open.setdefault(gpus, {})[holders.number] = holders
-        elif holders.is_open and not is_open:
-            del self._open[gpus][holders.number]
-        if is_open:
+        if (entry := holders.entry) is not None:
+            of_size = self._open[gpus]
+            del of_size[bisect_left(of_size, entry)]
+            holders.entry = None
+        if 0 < len(holders.jobs) < self._packing.max_jobs:
+            first = holders.jobs[0]
+            holders.entry = first.began, first.number, holders
+            insort(self._open.setdefault(gpus, []), holders.entry)
             self.news.append(holders)
-        holders.is_open = is_open
 
 
 def _without_gpus(places: GpuPlacement) -> GpuPlacement:

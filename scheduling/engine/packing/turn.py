@@ -23,7 +23,7 @@ def packing_turn(engine: PackingEngine, rules: PackingRules, now: float) -> None
     fitting = {group.shape for group in engine.groups_to_try()}
     while engine.waiting_groups:
         changed, engine.news = engine.news, []
-        sizes = {holders.jobs[0].group.gpus for holders in changed if holders.is_open}
+        sizes = {holders.jobs[0].group.gpus for holders in changed if holders.entry}
         new = engine.changes.groups_with_arrivals
         groups = [group for group in engine.waiting_groups if _is_tried(group, fitting, sizes) or group in new]
         if not groups:
@@ -78,23 +78,24 @@ def _take_free(engine: PackingEngine, job: EngineJob, fitting: set[int], now: fl
 
 def _join(engine: PackingEngine, rules: PackingRules, job: EngineJob, changed: list[GpuHolders], now: float) -> bool:
     """Start the job on the GPUs of the best set that it may join. A job that was tried before looks at changed sets."""
+    if (profile := engine.profile(job)) is None:
+        return False
     gpus = job.group.gpus
     if job.number in engine.tried:
         recent = (*changed, *engine.news)  # those that opened within this walk too
-        candidates = [holders for holders in recent if holders.is_open and holders.jobs[0].group.gpus == gpus]
+        candidates = [one.entry for one in recent if one.entry and one.jobs[0].group.gpus == gpus]
+        candidates.sort()
     else:
         candidates = engine.open_sets(gpus)
         engine.tried.add(job.number)
-    if not candidates or (profile := engine.profile(job)) is None:
-        return False
     best: GpuHolders | None = None
-    lowest = (0.0, 0)
-    for holders in candidates:
+    lowest = 0.0
+    for _, _, holders in candidates:
         cost = rules.sharing_cost(job, profile, holders, engine.profiles)
-        if cost is None or (best is not None and (cost, holders.number) > lowest):
-            continue
-        if engine.has_cpu_memory(holders, job):
-            best, lowest = holders, (cost, holders.number)
+        if cost is not None and (best is None or cost < lowest) and engine.has_cpu_memory(holders, job):
+            best, lowest = holders, cost
+            if cost <= 0.0:
+                break
     if best is None:
         return False
     engine.join(best, job, now)

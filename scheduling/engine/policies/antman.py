@@ -37,7 +37,9 @@ class AntManRules(PackingRules):
             return holders.gpu_percent if holders.gpu_percent <= 100.0 - MIN_SPARE_PERCENT else None
         return holders.gpu_percent if holders.jobs[0].group.borrows else None
 
-    def shared_speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
+    def speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
+        if len(holders.jobs) == 1:
+            return [1.0]
         first, second = (job.group.borrows for job in holders.jobs)
         if first == second:
             return profiles.speeds(holders.profiles)

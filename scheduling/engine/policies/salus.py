@@ -26,5 +26,5 @@ class SalusRules(PackingRules):
     ) -> float | None:
         return holders.memory_mb if self.fits_memory(holders, profile) else None
 
-    def shared_speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
+    def speeds(self, holders: GpuHolders, profiles: SharingProfiles) -> list[float]:
         return speeds_by_utilization([profile.gpu_percent for profile in holders.profiles])

@@ -9,6 +9,7 @@ manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import time
@@ -308,7 +309,7 @@ def _rows(field: str, path: str | None) -> list[dict[str, object]]:
     try:
         with open(path, newline="") as lines:
             return table_rows(field, lines, path)
-    except (OSError, UnicodeError) as error:
+    except (OSError, UnicodeError, csv.Error) as error:
         raise CommandError(f"{field}: {error}") from error
 
 
