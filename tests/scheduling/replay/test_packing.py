@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.zoo_systems.lucid import SlowPartners
 from scheduling.replay import report
 from scheduling.replay.job_profiles import ProfileRow, ProfileTable
 from scheduling.replay.kernel import Outage
@@ -304,3 +305,15 @@ def test_gpus_are_neither_lost_nor_given_twice(jobs):
     run = watched(history, "lucid", setting, look)
 
     assert not np.isnan(run.ended).any()
+
+
+# The rule of the authors' simulator, which explains a difference to their figures
+
+
+def test_simulator_of_the_authors_leaves_a_job_slow_whose_partner_ends_first():
+    history = trace((0, 40, 4), (10, 60, 4), (50, 5, 4), names=["medium"] * 3)
+    policy = f"{SlowPartners.__module__}:{SlowPartners.__name__}"
+
+    # Ours: the second job is alone from 50, and the third joins it. Theirs: it stays at half its speed, and alone
+    assert ran(history) == [(0, 50), (10, 92.5), (50, 60)]
+    assert ran(history, policy=policy) == [(0, 50), (10, 130), (130, 135)]
