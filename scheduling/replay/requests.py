@@ -245,6 +245,9 @@ def check_packing_policies(names: Sequence[str], setting: ReplaySetting) -> None
         )
     if setting.shares_one_pool:
         raise InvalidReplaySetting("placement", f"{setting.placement} does not support {packing}")
+    for field, used in (("faults", setting.faults), ("checkpoint_s", setting.checkpoint_s)):
+        if used:  # both count lost work in time on GPUs, as if no job had been slowed down
+            raise InvalidReplaySetting(field, f"cannot be combined with {packing}")
 
 
 def check_profiled_jobs(setting: ReplaySetting, trace: Trace) -> None:

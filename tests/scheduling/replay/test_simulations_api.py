@@ -139,6 +139,8 @@ def test_same_idempotency_key_creates_one_simulation(ada):
         (PACKED | {"draw_profiles": "yes"}, "draw_profiles", "not true or false"),
         (PACKED | {"energy": True, "best_effort": ""}, "policies", "lucid packs jobs, which energy cannot cover"),
         (PACKED | {"quota": [{"team": "a", "gpus": 8}]}, "quota", "lucid does not support quotas"),
+        (PACKED | {"faults": "rates"}, "faults", "cannot be combined with lucid"),
+        (PACKED | {"checkpoint_s": 60}, "checkpoint_s", "cannot be combined with lucid"),
         (PACKED | {"policy_settings": {"lucid": {"run_times": "best"}}}, "policy_settings", "'best' is not one of"),
         ({"energy": "yes"}, "energy", "not true or false"),
         ({"sleep": 1}, "sleep", "not true or false"),
