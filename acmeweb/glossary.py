@@ -56,6 +56,7 @@ MTTR: Mean time to restart: from the end of a failed attempt to the next start o
 Node: One machine of a cluster.
 Outcome unknown: The flag of a job whose last attempt the cluster has forgotten without a trace of how it
     ended. A user decides.
+Packing: Several jobs on the same GPUs, each slower than alone. In replays only.
 Placement: The rule by which a job gets its nodes.
 Pod template: What operators of a Kubernetes cluster decide about the pods of jobs: images, volumes, resources.
 Policy: The rule by which waiting jobs are ordered and started.

@@ -27,8 +27,9 @@ TURNS = (
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "themis"),
-    *("easy", "conservative", "fair", "drf", "edf", "acme"),
+    *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid", "gandiva", "antman", "salus"),
 )
+PACKING = ("profiles", "shared_gpus", "rules", "turn")
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
 CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
 MODULES = (
@@ -36,6 +37,7 @@ MODULES = (
     *(f"scheduling.engine.state.{name}" for name in STATE),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
+    *(f"scheduling.engine.packing.{name}" for name in PACKING),
     "scheduling.replay.kernel",
 )
 LIBRARY = "acme_engine__mypyc"  # the shared library that all compiled modules are linked into

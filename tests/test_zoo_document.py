@@ -52,9 +52,14 @@ def test_options_in_the_document_are_accepted(options):
         noise=parsed.noise,
         best_effort=parsed.best_effort,
         vcs={"vc": 4} if parsed.vcs else None,
+        profiles=requests.profile_table(
+            profiles=[{"name": "job", "gpu_percent": 50, "memory_mb": 1_000}] if parsed.profiles else [],
+            draw_profiles=parsed.draw_profiles,
+        ),
         power=requests.power_setting(**{name: getattr(parsed, name) for name in ("energy", "price_per_kwh", "sleep")}),
     )
     requests.check_power_policies(policies, setting)
+    requests.check_packing_policies(policies, setting)
     if parsed.quota:
         requests.check_quota_policies(policies)
 

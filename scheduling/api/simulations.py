@@ -42,12 +42,12 @@ from scheduling.queries.replays.simulations import (
     visible_simulations,
     wake_simulation_worker,
 )
-from scheduling.replay import requests
+from scheduling.replay import job_profiles, requests
 from scheduling.replay.run import PREEMPTION_COSTS
 
 log = logging.getLogger(__name__)
 
-MAX_POLICIES = 13
+MAX_POLICIES = 17
 TRACE_DESCRIPTION = (
     "history: past jobs of a cluster; acme:seren, acme:kalos: synthetic jobs sampled from AcmeTrace; upload:NUMBER: an"
     " uploaded trace file."
@@ -91,6 +91,31 @@ QUOTA_SHAPE = ResourceShape(
         "team": text_field("A team of the trace. Omit it for jobs without a team.", required=False),
         "kind": text_field("Omit it for a quota over all kinds.", choices=JobKind, required=False),
         "gpus": integer_field(low=0, high=10**9 - 1),
+    },
+)
+PROFILE_SHAPE = ResourceShape(
+    "JobProfile",
+    {
+        "name": text_field("The name of the jobs; numbers in it do not matter."),
+        "gpu_percent": number_field("Utilization of each GPU of a job that has it to itself.", low=0, high=100),
+        "memory_mb": number_field("GPU memory that a job needs on each GPU.", low=0, high=job_profiles.MAX_MEMORY_MB),
+        "score": integer_field(
+            "How much it slows others down: 0 tiny, 1 medium, 2 jumbo. Default: by its speed in pairs.",
+            low=0,
+            high=2,
+            required=False,
+        ),
+    },
+)
+PAIR_SHAPE = ResourceShape(
+    "PairSpeeds",
+    {
+        "name1": text_field("A name in profiles."),
+        "name2": text_field("A name in profiles, which may be the same."),
+        **{
+            name: number_field("Speed on shared GPUs, relative to that alone.", low=0, high=int(job_profiles.MAX_SPEED))
+            for name in ("speed1", "speed2")
+        },
     },
 )
 SIMULATION_REQUEST_SHAPE = ResourceShape(
@@ -154,6 +179,17 @@ SIMULATION_REQUEST_SHAPE = ResourceShape(
             "Results have the cost of energy. Implies energy.", low=0, high=requests.MAX_POWER_NUMBER, required=False
         ),
         "sleep": boolean_field("Whether results have what sleeping nodes would save. Implies energy.", required=False),
+        "profiles": nested_list_field(
+            PROFILE_SHAPE, "How jobs use a GPU. Needed by policies that let jobs share GPUs.", required=False
+        ),
+        "pair_speeds": nested_list_field(
+            PAIR_SHAPE,
+            "How fast two jobs run on the same GPUs. Pairs without an entry: estimated from the utilization.",
+            required=False,
+        ),
+        "draw_profiles": boolean_field(
+            "Whether each job gets one of the profiles at random, instead of the one with its name.", required=False
+        ),
         "policy_settings": object_field('Settings by policy: {"acme": {"order": "sjf"}}.', required=False),
     },
     example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
@@ -167,6 +203,16 @@ QUOTA_READERS: dict[str, parsing.FieldReader] = {
     "team": parsing.text_reader(80),
     "kind": parsing.choice_reader(list(JobKind)),
     "gpus": parsing.integer_reader(0, 10**9 - 1),
+}
+PROFILE_READERS: dict[str, parsing.FieldReader] = {
+    "name": parsing.text_reader(200),
+    "gpu_percent": parsing.number_reader(0, 100),
+    "memory_mb": parsing.number_reader(0, job_profiles.MAX_MEMORY_MB),
+    "score": parsing.integer_reader(0, 2),
+}
+PAIR_READERS: dict[str, parsing.FieldReader] = {
+    **dict.fromkeys(("name1", "name2"), parsing.text_reader(200)),
+    **dict.fromkeys(("speed1", "speed2"), parsing.number_reader(0, int(job_profiles.MAX_SPEED))),
 }
 SIMULATION_READERS: dict[str, parsing.FieldReader] = {
     **{
@@ -187,10 +233,19 @@ SIMULATION_READERS: dict[str, parsing.FieldReader] = {
         lambda name, value: parsing.read_fields(parsing.read_object(name, value), QUOTA_READERS, "a quota"),
         MAX_VIRTUAL_CLUSTERS,
     ),
+    "profiles": parsing.list_reader(
+        lambda name, value: parsing.read_fields(parsing.read_object(name, value), PROFILE_READERS, "a profile"),
+        job_profiles.MAX_PROFILES,
+    ),
+    "pair_speeds": parsing.list_reader(
+        lambda name, value: parsing.read_fields(parsing.read_object(name, value), PAIR_READERS, "a pair"),
+        job_profiles.MAX_PAIRS,
+    ),
     "policy_settings": parsing.read_object,
     "vcs": lambda name, value: _read_virtual_clusters(name, value),
     "energy": parsing.read_bool,
     "sleep": parsing.read_bool,
+    "draw_profiles": parsing.read_bool,
     **dict.fromkeys(("power_budget_kw", "price_per_kwh"), parsing.number_reader(0, requests.MAX_POWER_NUMBER)),
 }
 

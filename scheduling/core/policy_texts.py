@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping
 Groups = Mapping[str, Mapping[str, str]]  # what they need to know -> name -> summary
 GroupedChoices = list[tuple[str, list[tuple[str, str]]]]
 
+SHARED_GPUS = "Profiles of jobs, which then share GPUs"
 LEARNED_RUN_TIMES = "Run times learned from ended jobs"
 TEAM_RESOURCES = "What each team uses or has used"
 POLICY_GROUPS: Groups = {
@@ -36,6 +37,12 @@ POLICY_GROUPS: Groups = {
     TEAM_RESOURCES: {
         "fair": "the team with the least recent usage first, as Slurm's fair share",
         "drf": "the team with the smallest share of GPUs, CPUs or memory first",
+    },
+    SHARED_GPUS: {
+        "lucid": "the smallest predicted GPU time first; two jobs share GPUs if they slow each other down little",
+        "gandiva": "first come, first served; jobs without free GPUs join others if both together gain",
+        "antman": "guaranteed jobs first; opportunistic jobs run on what these leave of their GPUs",
+        "salus": "first come, first served; as many jobs on a GPU as its memory holds",
     },
     "Deadlines": {
         "edf": "the earliest deadline first; preempts preemptible jobs",

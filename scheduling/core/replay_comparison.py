@@ -116,6 +116,10 @@ def _cluster_rows(runs: Sequence[RunSummary]) -> Iterator[ComparisonRow]:
     deadlines = [run.get("deadlines", {}) for run in runs]  # missing in runs of older versions
     if any(one.get("jobs") for one in deadlines):
         yield comparison_row("deadlines missed", "", [one.get("missed") for one in deadlines])
+    packing = [run.get("packing") or {} for run in runs]
+    if any(packing):
+        yield comparison_row("jobs that shared GPUs", "", [one.get("packed_jobs") for one in packing], least=None)
+        yield comparison_row("time lost by sharing", "h", [one.get("slowed_h") for one in packing], least=None)
     yield comparison_row("finished jobs", "", [run["jobs"] for run in runs], least=None)
 
 

@@ -116,6 +116,19 @@ def power_limits(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{POWER_LIMITS} Peak power is the highest mean of {longest}.{wide}"]
 
 
+def packing_limits(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The sentences that a reader must know before trusting figures of policies that pack."""
+    figures = [(run["packing"], run["jobs"]) for run in runs if run.get("packing")]
+    if not figures:
+        return []
+    packing, jobs = figures[0]
+    drawn = "drawn at random" if packing["profiles_are_drawn"] else "found by name"
+    return [
+        f"{packing['profiled_jobs']:,} of {jobs:,} jobs have a profile, {drawn}; the others never share GPUs. Speeds on"
+        " shared GPUs are measured if the pair was given, else estimated from the utilization."
+    ]
+
+
 def limits(loads: Sequence[int], *, has_record: bool, has_changed_nodes: bool) -> list[str]:
     """The sentences that a reader must know before trusting a comparison. `loads` are those of the replays."""
     sentences = [RECORDED_LIMITS] if has_record else []

@@ -294,8 +294,11 @@ class Engine:
 
     def begin(self, job: EngineJob, places: GpuPlacement, now: float) -> None:
         """Start a job: take its resources and update every index."""
-        traits = self._traits
         self.resources.move(places, job.group.need, -1)
+        self._record_start(job, places, now)
+
+    def _record_start(self, job: EngineJob, places: GpuPlacement, now: float) -> None:
+        traits = self._traits
         job.places = places
         job.since = job.began = now
         job.runs += 1
@@ -347,7 +350,6 @@ class Engine:
 
     def _release_gpus(self, job: EngineJob, now: float) -> None:
         """Release the resources of a job that stops or ends, and update every index."""
-        assert job.places is not None
         self.running.remove(job)
         if self.quota_usage:
             self.quota_usage.add(job.group.owner, job.group.charged_milli, -1)
@@ -355,9 +357,13 @@ class Engine:
             self.rules.on_job_release(job, now)
         if self._traits.claims:
             self.borrowers.remove(job)
+        self._return_places(job, now)
+        job.places = None
+
+    def _return_places(self, job: EngineJob, now: float) -> None:
+        assert job.places is not None
         self.resources.move(job.places, job.group.need, 1)
         self.changes.record_release(job.places, self.resources)
-        job.places = None
 
     def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""

@@ -33,6 +33,8 @@ class PolicyRules:
     claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
     depth         the maximum number of reservations at once, if every job gets one
     uses_trees    the order uses run times predicted by trees, where there are any
+    packs         jobs may share whole GPUs: the rules are `packing.rules.PackingRules`; only in replays
+    has_opportunistic  jobs of the kinds `best_effort` count as borrowers, although nobody preempts them
     """
 
     name: ClassVar[str]
@@ -42,6 +44,8 @@ class PolicyRules:
     claims: ClassVar[bool] = False
     depth: ClassVar[int] = 1_000
     uses_trees: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    has_opportunistic: ClassVar[bool] = False
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:

@@ -79,6 +79,7 @@ def _replay_policies(simulation: Simulation, clock: Callable[[], datetime], repo
         simulation.trace.removeprefix("acme:") not in acme_trace.PUBLISHED_CLUSTERS
     ):  # the teams of published traces were checked with the request
         requests.check_quota_teams(setting.quotas, set(history.pools.words))
+    requests.check_profiled_jobs(setting, history)
     special = simulation.params.get("policy_settings", {})
     watch = _ProgressReporter(simulation, len(history), clock, report_s)
     runs: list[dict[str, Any]] = []

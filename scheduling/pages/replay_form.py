@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,13 @@ from scheduling.models import UploadedTrace
 from scheduling.queries.replays.settings import MAX_HISTORY_DAYS, MAX_TRACE_JOBS
 from scheduling.queries.replays.simulations import BUILT_IN_TRACES, FIELDS_BY_TRACE_KIND, MAX_FILE_BYTES, trace_kind
 from scheduling.replay import requests
+from scheduling.replay.job_profiles import (
+    PAIR_COLUMNS,
+    PROFILE_COLUMNS,
+    InvalidProfiles,
+    pairs_from_rows,
+    profiles_from_rows,
+)
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
 
@@ -43,6 +51,30 @@ class PolicyCheckboxes(forms.CheckboxSelectMultiple):
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         return render_to_string("scheduling/policy_checkboxes.html", self.get_context(name, value, attrs))
+
+
+def _table(text: str, columns: Sequence[str], expected: str, optional: int = 0) -> list[dict[str, str]]:
+    """The lines of a field as objects. The last columns may be optional. Errors name the line."""
+    rows = []
+    for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
+        cells = [cell.strip() for cell in line.split(",")]
+        if not len(columns) - optional <= len(cells) <= len(columns):
+            raise forms.ValidationError(f"Line {number}: expected {expected}, got {line[:60]}")
+        rows.append(dict(zip(columns, cells, strict=False)))
+    return rows
+
+
+def _with_lines(rows: Sequence[dict[str, str]]) -> list[tuple[str, dict[str, str]]]:
+    return [(f"line {number}", row) for number, row in enumerate(rows, 1)]
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Show an invalid row as the error of its field."""
+    try:
+        yield
+    except (InvalidReplaySetting, InvalidProfiles) as error:
+        raise forms.ValidationError(f"{error.why[0].upper()}{error.why[1:]}.") from None
 
 
 class ReplayForm(forms.Form):
@@ -63,6 +95,7 @@ class ReplayForm(forms.Form):
     )
 
     POWER = ("power_budget_kw", "price_per_kwh", "energy", "sleep")
+    PACKING = ("profiles", "pair_speeds", "draw_profiles")
 
     trace = forms.ChoiceField(
         label="Trace",
@@ -203,6 +236,28 @@ class ReplayForm(forms.Form):
         label="Sleeping nodes", required=False, help_text="Shows what idle nodes would save if they slept."
     )
 
+    profiles = forms.CharField(
+        label="Profiles of jobs",
+        required=False,
+        max_length=50_000,
+        widget=forms.Textarea(attrs={"rows": 4, "spellcheck": "false"}),
+        help_text="One per line: name,GPU %,memory in MB, and optionally a class: 0 tiny, 1 medium, 2 jumbo. Numbers in"
+        " names do not matter. A job without a profile has its GPUs to itself.",
+    )
+    pair_speeds = forms.CharField(
+        label="Speeds of pairs",
+        required=False,
+        max_length=500_000,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text="One per line: name,name,speed,speed. 0.8 is four fifths of the speed alone. Other pairs slow down"
+        " only if their GPU % exceed 100 together.",
+    )
+    draw_profiles = forms.BooleanField(
+        label="Profiles at random",
+        required=False,
+        help_text="Gives each job one of the profiles, for traces without job names.",
+    )
+
     def __init__(self, *args: Any, places: CallerTargets, uploads: Iterable[UploadedTrace] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._clusters = places.clusters
@@ -225,7 +280,13 @@ class ReplayForm(forms.Form):
         return any(field.errors or (field.value() and field.name != "price_per_kwh") for field in self.power())
 
     def more(self) -> list[forms.BoundField]:
-        return [field for field in self if field.name not in (*self.MAIN, *self.POWER)]
+        return [field for field in self if field.name not in (*self.MAIN, *self.POWER, *self.PACKING)]
+
+    def packing(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.PACKING]
+
+    def packing_is_open(self) -> bool:
+        return any(field.errors or field.value() for field in self.packing())
 
     def more_is_open(self) -> bool:
         """Whether one of the fields that are usually folded has an error, or a value from a link."""
@@ -241,18 +302,27 @@ class ReplayForm(forms.Form):
 
     def clean_quota(self) -> list[dict[str, str]]:
         """Parse the lines and validate them like the API's objects. Errors name the line."""
-        rows, lines = [], []
-        for number, line in enumerate(filter(None, map(str.strip, self.cleaned_data["quota"].splitlines())), 1):
-            cells = [cell.strip() for cell in line.split(",")]
-            if len(cells) != 3:
-                raise forms.ValidationError(f"Line {number}: expected team,kind,GPUS, got {line[:60]}")
-            rows.append(dict(zip(("team", "kind", "gpus"), cells, strict=True)))
-            lines.append(f"line {number}")
-        try:
+        rows = _table(self.cleaned_data["quota"], ("team", "kind", "gpus"), "team,kind,GPUS")
+        with _sentences():
             if rows:
-                requests.quotas_from_rows(rows, lines)
-        except InvalidReplaySetting as error:
-            raise forms.ValidationError(f"{error.why[0].upper()}{error.why[1:]}.") from None
+                requests.quotas_from_rows(rows, [f"line {number}" for number in range(1, len(rows) + 1)])
+        return rows
+
+    def clean_profiles(self) -> list[dict[str, str]]:
+        rows = _table(self.cleaned_data["profiles"], PROFILE_COLUMNS, "name,GPU %,MB", optional=1)
+        with _sentences():
+            if rows:
+                profiles_from_rows(_with_lines(rows))
+        return rows
+
+    def clean_pair_speeds(self) -> list[dict[str, str]]:
+        """Parse the lines. Errors name the line, unless the profiles have an error that is shown instead."""
+        rows = _table(self.cleaned_data["pair_speeds"], PAIR_COLUMNS, "name,name,speed,speed")
+        if rows and "profiles" in self.cleaned_data:
+            with _sentences():
+                if not (profiles := self.cleaned_data["profiles"]):
+                    raise InvalidProfiles("pair_speeds", "needs the profiles of jobs")
+                pairs_from_rows(_with_lines(rows), profiles_from_rows(_with_lines(profiles)))
         return rows
 
     def clean_policies(self) -> list[str]:

@@ -19,7 +19,7 @@ from scheduling.core.charts import ChartDrawing, draw
 from scheduling.core.policy_texts import POLICY_SUMMARIES
 from scheduling.core.replay_charts import RECORD_STYLE, comparison_charts
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS, csv_rows, sections
-from scheduling.core.replay_verdict import limits, power_limits, verdict
+from scheduling.core.replay_verdict import limits, packing_limits, power_limits, verdict
 from scheduling.models import Simulation, SimulationState
 from scheduling.pages.chart_files import chart_file
 from scheduling.pages.replays import PAGE_SIZE, request_caller
@@ -91,6 +91,7 @@ def _results_context(columns: Sequence[RunColumn], of: str, address: PageQuery) 
         "sections": sections(runs, baseline, names),
         "verdict": verdict(names, runs, baseline),
         "limits": power_limits(runs)
+        + packing_limits(runs)
         + limits(
             [column.run.get("load", 100) for column in columns if not column.is_record],
             has_record=has_record,
@@ -144,9 +145,14 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
     return render_page(request, "scheduling/replay.html", context, fragments, wrong=address.wrong)
 
 
+MAX_LISTED = 30  # entries of a list
+
+
 def _parameter_text(value: Any) -> str:
-    """Return a parameter of the request as text. Quotas are lists of objects."""
+    """Return a parameter of the request as text. Quotas and profiles are lists of objects."""
     if isinstance(value, list):
+        if len(value) > MAX_LISTED:
+            return f"{len(value):,} rows"
         return ", ".join(_parameter_text(one) for one in value)
     if isinstance(value, dict):
         return " ".join(filter(None, (_parameter_text(part) for part in value.values() if part != "")))

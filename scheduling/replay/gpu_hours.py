@@ -11,7 +11,8 @@ fragmented        free while jobs waited, on nodes where typical jobs cannot use
 reserved_idle     free while jobs waited, although typical jobs could use it: kept free by the order
 free              free while no job waited
 
-Free hours are divided by samples at regular times; everything else is exact.
+Free hours are divided by samples at regular times; everything else is exact. While jobs share GPUs, each is charged an
+equal part of them, and that part is productive, however fast the job runs.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from scheduling.replay.run import PolicyRun
 def gpu_hours(run: PolicyRun, makespan_s: float) -> dict[str, float]:
     """GPU-hours by bucket name."""
     gpus, ended = run.trace.gpus.astype(np.float64), np.isfinite(run.ended_s)
-    held_s = float((gpus * run.held_s).sum())
-    productive = float((gpus * run.trace.runtime_s)[ended].sum())
+    held_s = held_gpu_seconds(run)
+    packed_s = run.packed.slowed_s - run.packed.uncharged_s if run.packed else 0.0
+    productive = float((gpus * (run.trace.runtime_s + packed_s))[ended].sum())
     stall_s = float((gpus * run.stall_s)[ended].sum())
     lost_s = float((gpus * np.where(ended, run.lost_s, run.held_s)).sum())
     down = _down_seconds(run, makespan_s)
@@ -45,6 +47,12 @@ def gpu_hours(run: PolicyRun, makespan_s: float) -> dict[str, float]:
     }
     hours = {bucket.value: value / 3600 for bucket, value in seconds.items()}
     return hours | {Bucket.FREE.value: run.setting.gpus * makespan_s / 3600 - math.fsum(hours.values())}
+
+
+def held_gpu_seconds(run: PolicyRun) -> float:
+    """GPU-seconds during which GPUs were held, each counted once."""
+    charged_s = run.held_s - run.packed.uncharged_s if run.packed else run.held_s
+    return float((run.trace.gpus * charged_s).sum())
 
 
 def _down_seconds(run: PolicyRun, makespan_s: float) -> float:

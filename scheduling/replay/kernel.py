@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
+from scheduling.engine.packing.shared_gpus import PackingEngine
 from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_replayed_turn
 
@@ -186,6 +187,7 @@ class _Replay:
         self._outage_model = outage_model
         self._node_failures = _NodeFailures(engine, self._outcome, self._agenda, outage_model)
         self._ranks_change = type(engine.rules).next_rank_change is not PolicyRules.next_rank_change
+        self._packing = engine if isinstance(engine, PackingEngine) else None
 
     def plan_known_events(self, outages: Iterable[Outage]) -> None:
         """Plan the events that are known before the first decision. Equal times keep the order of planning."""
@@ -226,8 +228,10 @@ class _Replay:
                 self._node_failures.up(subject, now)
 
     def _end_job(self, job: EngineJob, run: int, now: float) -> None:
-        """End the job, unless it was stopped since this was planned."""
+        """End the job, unless it was stopped since this was planned, or its end was moved."""
         if job.runs == run and job.places is not None:
+            if self._packing and self._packing.ends.get(job.number, now) > now:
+                return
             self._outcome.ended[job.number] = now
             self._outcome.held_s[job.number] = job.ran_s + now - job.began
             self.jobs_present -= 1
@@ -277,10 +281,22 @@ class _Replay:
                     self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
-                self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
+                if not self._packing or job.number not in self._packing.ends:
+                    self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()
+        if self._packing and self._packing.moved_ends:
+            self._plan_moved_ends(self._packing)
+
+    def _plan_moved_ends(self, packing: PackingEngine) -> None:
+        """Plan the ends of jobs whose speed has changed. An end that was planned before and comes earlier is ignored,
+        and one that comes later finds that the job has ended.
+        """
+        for job in packing.moved_ends:
+            if job.places is not None and (end := packing.ends[job.number]) < math.inf:
+                self._agenda.plan(end, JOB_END, job, job.runs)
+        packing.moved_ends.clear()
 
     @property
     def only_outages_remain(self) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from jobs.traces.trace import EncodedColumn, Floats
 from scheduling.replay.curves import run_curves
 from scheduling.replay.fairness import fairness
-from scheduling.replay.gpu_hours import fragmentation, gpu_hours
+from scheduling.replay.gpu_hours import fragmentation, gpu_hours, held_gpu_seconds
 from scheduling.replay.run import PolicyRun
 
 JobMask = npt.NDArray[np.bool_]
@@ -32,7 +32,7 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
         "jct_s": _distribution(jct[ended]),
         "queue_s": _distribution(queue[ended]),
         "makespan_s": makespan,
-        "utilisation": float((trace.gpus * run.held_s).sum()) / whole if whole else 0.0,
+        "utilisation": held_gpu_seconds(run) / whole if whole else 0.0,
         "preemptions": int(run.stops.sum() - run.faults.sum()),
         "wall_s": wall_s,
         "events_per_s": run.events / wall_s if wall_s else 0.0,
@@ -56,6 +56,22 @@ def summary(run: PolicyRun, *, wall_s: float, peak_rss_mb: float) -> dict[str, A
         },
         "load": run.setting.load,
         "curves": run_curves(queue[ended], jct[ended], run.course, run.setting.gpus),
+        "packing": _packing(run),
+    }
+
+
+def _packing(run: PolicyRun) -> dict[str, Any] | None:
+    """How many jobs have a profile and shared GPUs, and the hours by which sharing made jobs longer; None if the policy
+    does not pack.
+    """
+    if run.packed is None:
+        return None
+    table = run.setting.profiles
+    return {
+        "profiled_jobs": table.profiled_jobs(run.trace) if table else 0,
+        "profiles_are_drawn": bool(table and table.are_drawn),
+        "packed_jobs": run.packed.jobs,
+        "slowed_h": float(run.packed.slowed_s.sum()) / 3600,
     }
 
 
@@ -135,6 +151,7 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     if any(one["faults"]["nodes"] for one in summaries):
         yield "node failures", *(f"{one['faults']['nodes']:,}" for one in summaries)
         yield "interrupted jobs", *(f"{one['faults']['jobs']:,}" for one in summaries)
+    yield from _packing_rows([one["packing"] for one in summaries])
     yield from _power_rows([one["power"] for one in summaries if "power" in one])
     for bucket in summaries[0]["gpu_hours"]:
         if any(abs(one["gpu_hours"][bucket]) >= 0.005 for one in summaries):
@@ -146,6 +163,16 @@ def _table_rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, .
     yield "events/s", *(f"{one['events_per_s']:,.0f}" for one in summaries)
     yield "engine", *(one["engine"] for one in summaries)
     yield "peak RSS MB", *(f"{one['peak_rss_mb']:,.0f}" for one in summaries)
+
+
+def _packing_rows(figures: Sequence[Mapping[str, Any] | None]) -> Iterator[tuple[str, ...]]:
+    """The rows of packing. Policies that do not pack have no figures."""
+    if not any(figures):
+        return
+    drawn = " (drawn)" if any(one and one["profiles_are_drawn"] for one in figures) else ""
+    yield f"jobs with a profile{drawn}", *(f"{one['profiled_jobs']:,}" if one else "-" for one in figures)
+    yield "jobs that shared GPUs", *(f"{one['packed_jobs']:,}" if one else "-" for one in figures)
+    yield "h lost by sharing", *(f"{one['slowed_h']:,.2f}" if one else "-" for one in figures)
 
 
 def _power_rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

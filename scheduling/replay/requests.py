@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jobs.core.lifecycle import JobKind
+from jobs.traces.trace import Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import (
@@ -22,6 +23,7 @@ from scheduling.engine.policies import (
     policy_rules,
     rules_factory,
 )
+from scheduling.replay.job_profiles import InvalidProfiles, ProfileTable, Row, pairs_from_rows, profiles_from_rows
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
@@ -34,6 +36,7 @@ SETTING_NAMES = (
     *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort", "load"),
 )
 POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # parameters of `power_setting`
+PROFILE_NAMES = ("profiles", "pair_speeds", "draw_profiles")  # parameters of `profile_table`
 LOAD_RANGE = (10, 1000)  # percent
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
@@ -109,6 +112,7 @@ def replay_setting(
     load: int = 100,
     quotas: Sequence[QuotaView] = (),
     power: PowerSetting | None = None,
+    profiles: ProfileTable | None = None,
 ) -> ReplaySetting:
     """Check all settings together. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
@@ -154,6 +158,7 @@ def replay_setting(
         seed=seed,
         load=load,
         power=power,
+        profiles=profiles,
     )
     _check_power(setting)
     return setting
@@ -200,6 +205,55 @@ def power_setting(
     if not (energy or sleep or power_budget_kw is not None or price_per_kwh is not None):
         return None
     return PowerSetting(budget_kw=power_budget_kw, price_per_kwh=price_per_kwh, has_sleep=sleep)
+
+
+def profile_table(
+    *, profiles: Sequence[Row] = (), pair_speeds: Sequence[Row] = (), draw_profiles: bool = False
+) -> ProfileTable | None:
+    """The profiles of jobs, for policies that pack; None if there are none. A row may say in `where` what errors call
+    it. Raises `InvalidReplaySetting`.
+    """
+    if not profiles:
+        if pair_speeds or draw_profiles:
+            raise InvalidReplaySetting("profiles", "is needed with pair_speeds and draw_profiles")
+        return None
+    try:
+        rows = profiles_from_rows(_named_rows(profiles))
+        pairs = pairs_from_rows(_named_rows(pair_speeds), rows)
+    except InvalidProfiles as error:
+        raise InvalidReplaySetting(error.field, error.why) from None
+    return ProfileTable(rows=rows, pairs=pairs, are_drawn=draw_profiles)
+
+
+def _named_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    return [(str(row.get("where", f"entry {number}")), row) for number, row in enumerate(rows)]
+
+
+def check_packing_policies(names: Sequence[str], setting: ReplaySetting) -> None:
+    """Reject policies that pack without profiles, profiles that nobody reads, and what does not know of packing."""
+    packing = ", ".join(name for name in names if policy_rules(name).packs)
+    if not packing:
+        if setting.profiles:
+            raise InvalidReplaySetting("profiles", f"no policy of {', '.join(names)} lets jobs share GPUs")
+        return
+    if setting.profiles is None:
+        raise InvalidReplaySetting("profiles", f"{packing} needs the profiles of the jobs that may share GPUs")
+    if setting.power:
+        raise InvalidReplaySetting(
+            "policies", f"{packing} packs jobs, which {_power_field(setting.power)} cannot cover"
+        )
+    if setting.shares_one_pool:
+        raise InvalidReplaySetting("placement", f"{setting.placement} does not support {packing}")
+    for field, used in (("faults", setting.faults), ("checkpoint_s", setting.checkpoint_s)):
+        if used:  # both count lost work in time on GPUs, as if no job had been slowed down
+            raise InvalidReplaySetting(field, f"cannot be combined with {packing}")
+
+
+def check_profiled_jobs(setting: ReplaySetting, trace: Trace) -> None:
+    """Reject profiles that no job of the trace has."""
+    if setting.profiles and not setting.profiles.profiled_jobs(trace):
+        why = f"no name is that of one of the {len(trace):,} jobs; draw_profiles gives each job one at random"
+        raise InvalidReplaySetting("profiles", why)
 
 
 def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
@@ -286,8 +340,8 @@ def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[
 
 
 def check_quota_policies(names: Sequence[str]) -> None:
-    """Reject policies that rank all jobs, running or not, because they ignore quotas."""
-    if ignoring := [name for name in names if policy_rules(name).preempts]:
+    """Reject policies that rank all jobs, running or not, and those that pack, because they ignore quotas."""
+    if ignoring := [name for name in names if policy_rules(name).preempts or policy_rules(name).packs]:
         raise InvalidReplaySetting("quota", f"{', '.join(ignoring)} does not support quotas")
 
 

@@ -20,6 +20,9 @@ from scheduling.engine.cluster import NodeView, PowerBudget, QuotaView, Resource
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
+from scheduling.engine.packing.profiles import SharingProfiles
+from scheduling.engine.packing.rules import PackingRules
+from scheduling.engine.packing.shared_gpus import PackingEngine
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_factory
@@ -28,6 +31,7 @@ from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
+from scheduling.replay.job_profiles import PackedTime, ProfileTable
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
 from scheduling.replay.power_setting import JobPower, PowerSetting, Watts, job_power
@@ -66,6 +70,7 @@ class ReplaySetting:
     as_live: bool = False  # with the knowledge of a live cluster, see `as_live`
     min_training_jobs: int = MIN_TRAINING_JOBS  # ended jobs needed before trees are trained
     power: PowerSetting | None = None
+    profiles: ProfileTable | None = None  # for policies that pack
 
     @property
     def gpus(self) -> int:
@@ -117,6 +122,7 @@ class PolicyRun:
     starts: tuple[StartRecord, ...] = ()  # only with `as_live`
     power: JobPower | None = None  # only with `ReplaySetting.power`
     active_nodes: Floats = field(default_factory=lambda: np.empty((0, 2)))  # time, nodes with jobs; only for sleep
+    packed: PackedTime | None = None  # only for policies that pack
 
 
 JOB_COLUMNS = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
@@ -161,9 +167,19 @@ def _combine_runs(runs: list[PolicyRun]) -> PolicyRun:
         trace=_join_traces([run.trace for run in runs]).rows(order),
         outages=tuple(outage for run in runs for outage in run.outages),
         course=UsageSeries.sum_of_pools([run.course for run in runs]),
+        packed=_join_packed([run.packed for run in runs if run.packed], order),
         **pieces,
         **sums,
     )
+
+
+def _join_packed(times: list[PackedTime], order: Ints64) -> PackedTime | None:
+    """The times of all pools, in this order of their rows; None if the policy does not pack."""
+    if not times:
+        return None
+    columns = ([one.uncharged_s for one in times], [one.slowed_s for one in times])
+    uncharged_s, slowed_s = (np.concatenate(column)[order] for column in columns)
+    return PackedTime(uncharged_s=uncharged_s, slowed_s=slowed_s)
 
 
 def _join_traces(traces: list[Trace]) -> Trace:
@@ -189,7 +205,7 @@ def _replay_pool(
     power = power.rows(kept) if power else None
     stalls, random_outages = _outage_model(trace_kept, setting)
     ahead = placement_context(trace_kept, setting)
-    engine = replay_engine(policy, setting, nodes, ahead)
+    engine = replay_engine(policy, setting, nodes, ahead, trace_kept)
     starts: list[StartRecord] = []
     active = _ActiveNodes(engine) if setting.power and setting.power.has_sleep else None
     sampler = _usage_sampler(engine, trace_kept, ahead)
@@ -225,7 +241,15 @@ def _replay_pool(
         starts=tuple(starts),
         power=power,
         active_nodes=np.array(active.rows if active else []).reshape(-1, 2),
+        packed=_packed_time(engine, len(trace_kept)) if isinstance(engine, PackingEngine) else None,
     )
+
+
+def _packed_time(engine: PackingEngine, jobs: int) -> PackedTime:
+    uncharged_s, slowed_s = (
+        np.array([times.get(number, 0.0) for number in range(jobs)]) for times in (engine.uncharged_s, engine.slowed_s)
+    )
+    return PackedTime(uncharged_s=uncharged_s, slowed_s=slowed_s)
 
 
 class _ActiveNodes:
@@ -242,14 +266,17 @@ class _ActiveNodes:
             self.rows.append((now, active))
 
 
-def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: PlacementContext | None = None) -> Engine:
-    """An engine with empty nodes for these settings."""
+def replay_engine(
+    policy: str, setting: ReplaySetting, nodes: int, ahead: PlacementContext | None = None, trace: Trace | None = None
+) -> Engine:
+    """An engine with empty nodes for these settings. `trace` has the jobs, for policies that pack."""
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
     name = "consolidate" if setting.placement == "count" else setting.placement
     placement = PLACEMENTS[name](ahead or PlacementContext(guarantees=setting.pools, elastic=True))
     rules = rules_factory(policy, setting.policy_settings)()
     stall_s = setting.faults.stall_s if setting.faults and setting.checkpoint_s else 0.0
-    return Engine(
+    packs = isinstance(rules, PackingRules)
+    engine = (PackingEngine if packs else Engine)(
         NodeResources(replay_nodes(setting, nodes), setting.power_budget),
         rules,
         placement=placement,
@@ -261,6 +288,11 @@ def replay_engine(policy: str, setting: ReplaySetting, nodes: int, ahead: Placem
         keeps_memory=not setting.as_live,
         predictor=_live_predictor(rules, setting) if setting.as_live else None,
     )
+    if isinstance(engine, PackingEngine):
+        assert isinstance(rules, PackingRules)
+        known = setting.profiles.of_trace(trace, setting.seed) if setting.profiles and trace is not None else None
+        engine.prepare(known or SharingProfiles((), {}, []), rules)
+    return engine
 
 
 def _live_predictor(rules: PolicyRules, setting: ReplaySetting) -> BoundedPredictor:
@@ -422,7 +454,8 @@ def _job_request_groups(
     """The request group of each job; looked up once per distinct request."""
     rules = engine.rules
     all_agree = setting.as_live and rules.preempts  # a live cluster preempts by rank only jobs that agreed to it
-    has_owners = rules.claims or all_agree or engine.quota_usage is not None
+    borrow = rules.claims or rules.has_opportunistic
+    has_owners = borrow or all_agree or engine.quota_usage is not None
     cpus, memory_mb = _cpu_memory_per_node(trace, setting)
     columns: list[Ints | Ints64] = [trace.gpus, trace.gpu_milli, cpus, memory_mb]
     accounts = teams(trace, by_pool=bool(setting.quotas)) if setting.as_live else trace.users
@@ -439,7 +472,7 @@ def _job_request_groups(
             need = _request(trace, row, setting, int(cpus[row]), int(memory_mb[row]), of_pool)
             group = groups[number] = engine.request_group(
                 need if watts is None else replace(need, watts=int(watts[row])),
-                _owner(trace, row, setting, borrow=rules.claims, all_agree=all_agree) if has_owners else None,
+                _owner(trace, row, setting, borrow=borrow, all_agree=all_agree) if has_owners else None,
                 account=int(accounts.codes[row]) if rules.queues_by_account else 0,
             )
         by_job.append(group)

@@ -15,6 +15,7 @@ from importlib import import_module
 
 from scheduling.engine.live import LivePolicy, live_policy
 from scheduling.engine.policies.acme import AcmeRules
+from scheduling.engine.policies.antman import AntManRules
 from scheduling.engine.policies.chronus import ChronusRules
 from scheduling.engine.policies.conservative import ConservativeRules
 from scheduling.engine.policies.drf import DrfRules
@@ -22,9 +23,12 @@ from scheduling.engine.policies.easy import EasyRules
 from scheduling.engine.policies.edf import EdfRules
 from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.fifo import FifoRules, FifoSkipRules
+from scheduling.engine.policies.gandiva import GandivaRules
 from scheduling.engine.policies.gittins import GittinsRules
+from scheduling.engine.policies.lucid import LucidRules
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.policies.qssf_ml import QssfMlRules
+from scheduling.engine.policies.salus import SalusRules
 from scheduling.engine.policies.sjf import SjfRules
 from scheduling.engine.policies.srtf import SrtfRules
 from scheduling.engine.policies.srtf_predicted import SrtfPredictedRules
@@ -50,6 +54,10 @@ ALL_POLICY_RULES = (
     ThemisRules,
     EdfRules,
     ChronusRules,
+    LucidRules,
+    GandivaRules,
+    AntManRules,
+    SalusRules,
     AcmeRules,
 )
 LIVE_POLICY_RULES = (

@@ -9,6 +9,7 @@ manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import time
@@ -30,12 +31,20 @@ from scheduling.engine.settings import MissingLibrary
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay import acme_trace, plots, report, requests
 from scheduling.replay.as_live import StartRecord, door_line, door_report, trace_as_live
+from scheduling.replay.job_profiles import InvalidProfiles, table_rows
 from scheduling.replay.power_jobs import PowerUnavailable
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting, replayable_rows, run_policy
 from scheduling.replay.timed_runs import measure_run
 
-USER_ERRORS = (InvalidReplaySetting, BadTrace, MissingLibrary, PowerUnavailable, plots.PlotsUnavailable)
+USER_ERRORS = (
+    InvalidReplaySetting,
+    InvalidProfiles,
+    BadTrace,
+    MissingLibrary,
+    PowerUnavailable,
+    plots.PlotsUnavailable,
+)
 PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 
@@ -95,6 +104,19 @@ class Command(BaseCommand):
             metavar="PERCENT",
             help="arrival rate: 150 submits the same jobs in two thirds of the time (default: 100)",
         )
+        add(
+            "--profiles",
+            metavar="FILE",
+            help="CSV name,gpu_percent,memory_mb[,score]: how jobs of a name use a GPU, for policies that let jobs"
+            " share GPUs",
+        )
+        add(
+            "--pair-speeds",
+            metavar="FILE",
+            help="CSV name1,name2,speed1,speed2: how fast two jobs run on the same GPUs (default: estimated from the"
+            " utilization)",
+        )
+        add("--draw-profiles", action="store_true", help="give each job one of the profiles at random, by the seed")
         add("--energy", action="store_true", help="report energy and peak power, with simulated nodes of 8 A100")
         add(
             "--power-budget-kw",
@@ -122,6 +144,8 @@ class Command(BaseCommand):
             history, nodes = self._load_trace(trace, options)
             setting = _replay_setting(nodes, options, _quotas(options["quota"], policies, history))
             requests.check_power_policies(policies, setting)
+            requests.check_packing_policies(policies, setting)
+            requests.check_profiled_jobs(setting, history)
             special = requests.parse_policy_settings(options["policy_settings"] or "{}", policies)
             if options["plots"]:
                 plots.check_plots(options["plots"])
@@ -262,6 +286,11 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
         vcs=pools,
         quotas=quotas,
         power=requests.power_setting(**{name: options[name] for name in requests.POWER_NAMES}),
+        profiles=requests.profile_table(
+            profiles=_rows("profiles", options["profiles"]),
+            pair_speeds=_rows("pair_speeds", options["pair_speeds"]),
+            draw_profiles=options["draw_profiles"],
+        ),
         **{name: options[name] for name in same},
     )
 
@@ -272,6 +301,16 @@ def _pools(path: str) -> dict[str, int]:
             return requests.parse_virtual_clusters(lines, path)
     except (OSError, UnicodeError) as error:
         raise CommandError(f"vcs: {error}") from error
+
+
+def _rows(field: str, path: str | None) -> list[dict[str, object]]:
+    if not path:
+        return []
+    try:
+        with open(path, newline="") as lines:
+            return table_rows(field, lines, path)
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise CommandError(f"{field}: {error}") from error
 
 
 def _quotas(path: str | None, policies: Sequence[str], history: Trace) -> list[QuotaView]:

@@ -26,6 +26,7 @@ def replay_setting(trace: str, params: dict[str, Any]) -> ReplaySetting:
         **values,
         quotas=requests.quotas_from_rows(params["quota"]) if "quota" in params else (),
         power=requests.power_setting(**{name: params[name] for name in requests.POWER_NAMES if name in params}),
+        profiles=requests.profile_table(**{name: params[name] for name in requests.PROFILE_NAMES if name in params}),
     )
 
 

@@ -37,7 +37,7 @@ def outcome(history, policy, setting=SMALL):
 
 def watched(history, policy, setting, look, **given):
     """Replay and call `look(engine, now)` after every decision."""
-    engine = replay_engine(policy, setting, setting.nodes)
+    engine = replay_engine(policy, setting, setting.nodes, trace=history)
     return replay(engine, arrivals(history, engine, setting), on_decision=lambda now: look(engine, now), **given)
 
 

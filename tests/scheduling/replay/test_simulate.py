@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -176,6 +177,78 @@ def test_jobs_of_a_virtual_cluster_stay_on_its_nodes(file, tmp_path):
     _, err = simulate(file, "--vcs", str(pools))
 
     assert "4 jobs skipped: of no pool" in err
+
+
+@pytest.fixture
+def named_jobs(tmp_path):
+    path = tmp_path / "named.csv"
+    with path.open("w") as out:
+        write_trace(trace((0, 100, 8), (0, 100, 8), (0, 30, 8), names=["bert-1", "bert-2", "other"]), out)
+    return str(path)
+
+
+@pytest.fixture
+def profiles_file(tmp_path):
+    def write_rows(*rows, columns="name,gpu_percent,memory_mb"):
+        path = tmp_path / "profiles.csv"
+        path.write_text("\n".join((columns, *rows)) + "\n")
+        return str(path)
+
+    return write_rows
+
+
+ONE_NODE = ("--nodes", "1", "--json", "-")
+
+
+def test_jobs_with_profiles_share_gpus_at_the_speeds_of_the_table(named_jobs, profiles_file, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("name1,name2,speed1,speed2\nbert-1,bert-1,0.8,0.8\n")
+    words = (*ONE_NODE, "--policy", "fifo,gandiva,lucid", "--profiles", profiles_file("bert-1,40,2000"))
+
+    estimated = json.loads(simulate(named_jobs, *words)[0])["runs"]
+    measured = json.loads(simulate(named_jobs, *words, "--pair-speeds", str(pairs))[0])["runs"]
+
+    assert [run["makespan_s"] for run in estimated] == [230, 130, 130]
+    assert [run["makespan_s"] for run in measured] == [230, 155, 230]  # at 0.8 they are jumbo for lucid
+    assert [run["packing"] and run["packing"]["packed_jobs"] for run in measured] == [None, 2, 0]
+
+
+def test_table_of_results_says_how_many_jobs_shared_gpus(named_jobs, profiles_file):
+    words = ("--nodes", "1", "--policy", "fifo,salus", "--profiles", profiles_file("x,40,2000"), "--draw-profiles")
+    found = {line.rpartition("  ")[0].strip(): line.split() for line in simulate(named_jobs, *words)[0].splitlines()}
+
+    rows = [cells for cells in found.values() if "profile" in cells or "shared" in cells]
+    assert rows == [["jobs", "with", "a", "profile", "(drawn)", "-", "3"], ["jobs", "that", "shared", "GPUs", "-", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "sentence"),
+    [
+        (["x,40,2000"], ["--policy", "lucid"], "profiles: no name is that of one of the 3 jobs"),
+        (["bert-1,40,2000"], ["--policy", "sjf"], "profiles: no policy of sjf lets jobs share GPUs"),
+        (["bert-1,140,2000"], ["--policy", "lucid"], "line 2: gpu_percent '140' is not a number from 0 to 100"),
+        (["bert-1,40"], ["--policy", "lucid"], "line 2: memory_mb '' is not a number"),
+        ([",40,2000"], ["--policy", "lucid"], "line 2: name '' is not a name"),
+        (["a,4,2", "a,4,2"], ["--policy", "lucid"], "line 3: duplicate entry 'a'"),
+        (["bert-1,40,2000"], ["--policy", "lucid", "--energy", "--best-effort", ""], "lucid packs jobs, which energy"),
+        (["bert-1,40,2000"], ["--policy", "lucid", "--door", "replay"], "lucid is not offered on live clusters"),
+        ([], ["--policy", "lucid"], "profiles: is needed with pair_speeds"),
+    ],
+)
+def test_unusable_profiles_are_one_sentence_that_names_the_field(named_jobs, profiles_file, rows, words, sentence):
+    drawn = [] if rows else ["--draw-profiles"]
+
+    with pytest.raises(CommandError, match=re.escape(sentence)):
+        simulate(named_jobs, "--nodes", "1", *words, "--profiles", profiles_file(*rows), *drawn)
+
+
+def test_profiles_without_their_columns_or_file_are_refused(named_jobs, profiles_file, tmp_path):
+    words = ("--nodes", "1", "--policy", "lucid", "--profiles")
+
+    with pytest.raises(CommandError, match="must be a CSV with the columns name,gpu_percent,memory_mb"):
+        simulate(named_jobs, *words, profiles_file("x,1", columns="name,gpu"))
+    with pytest.raises(CommandError, match=r"profiles: .*No such file"):
+        simulate(named_jobs, *words, str(tmp_path / "absent.csv"))
 
 
 @pytest.fixture

@@ -23,6 +23,9 @@ from tests.jobs.api.api_make import Caller
 pytestmark = pytest.mark.django_db
 
 SMALL = {"trace": "acme:kalos", "policies": ["fifo", "easy"], "jobs": 60}
+PROFILE = {"name": "x", "gpu_percent": 30, "memory_mb": 2_000}
+PAIR = {"name1": "x", "name2": "x", "speed1": 0.9, "speed2": 0.9}
+PACKED = {"profiles": [PROFILE], "policies": ["lucid"]}
 
 
 @pytest.fixture
@@ -123,6 +126,22 @@ def test_same_idempotency_key_creates_one_simulation(ada):
         ({"quota": [{"team": "a", "gpus": 1}, {"team": "a", "gpus": 2}]}, "quota", "entry 1: 'a' with all kinds is"),
         ({"quota": [{"team": "a", "kind": "sleep", "gpus": 8}]}, "kind", "not one of"),
         ({"quota": [{"team": "a", "gpus": 8}], "policies": ["srtf"]}, "quota", "srtf does not support quotas"),
+        ({"policies": ["lucid"]}, "profiles", "lucid needs the profiles of the jobs"),
+        ({"profiles": [PROFILE]}, "profiles", "no policy of fifo, easy lets jobs share GPUs"),
+        ({"profiles": [PROFILE, PROFILE], "policies": ["lucid"]}, "profiles", "entry 1: duplicate entry 'x'"),
+        ({"profiles": [PROFILE | {"gpu_percent": 101}], "policies": ["lucid"]}, "gpu_percent", "not between 0 and 100"),
+        ({"profiles": [{"name": "x"}], "policies": ["lucid"]}, "profiles", "entry 0: gpu_percent '' is not a number"),
+        ({"profiles": [PROFILE | {"score": 3}], "policies": ["lucid"]}, "score", "3"),
+        ({"pair_speeds": [PAIR], "policies": ["lucid"]}, "profiles", "is needed with pair_speeds"),
+        (PACKED | {"pair_speeds": [PAIR | {"name2": "y"}]}, "pair_speeds", "entry 0: 'y' is not a name in profiles"),
+        (PACKED | {"pair_speeds": [PAIR | {"speed1": 0}]}, "pair_speeds", "a speed must be above 0"),
+        (PACKED | {"pair_speeds": [PAIR, PAIR]}, "pair_speeds", "duplicate entry 'x' with 'x'"),
+        (PACKED | {"draw_profiles": "yes"}, "draw_profiles", "not true or false"),
+        (PACKED | {"energy": True, "best_effort": ""}, "policies", "lucid packs jobs, which energy cannot cover"),
+        (PACKED | {"quota": [{"team": "a", "gpus": 8}]}, "quota", "lucid does not support quotas"),
+        (PACKED | {"faults": "rates"}, "faults", "cannot be combined with lucid"),
+        (PACKED | {"checkpoint_s": 60}, "checkpoint_s", "cannot be combined with lucid"),
+        (PACKED | {"policy_settings": {"lucid": {"run_times": "best"}}}, "policy_settings", "'best' is not one of"),
         ({"energy": "yes"}, "energy", "not true or false"),
         ({"sleep": 1}, "sleep", "not true or false"),
         ({"sleep": True, "placement": "count"}, "sleep", "needs a placement on nodes"),
@@ -226,6 +245,23 @@ def test_quota_limits_a_team_and_an_unknown_team_is_an_error(ada):
     assert replayed("vision")["result"]["runs"][0]["jct_s"]["mean"] == pytest.approx(750, abs=60)  # one after the other
     result = replayed("speech")
     assert (result["state"], result["error"]) == ("FAILED", "quota: the trace has no team 'speech'")
+
+
+def test_jobs_share_gpus_if_the_policy_packs_and_their_profiles_are_given(ada):
+    for _ in range(2):
+        past(ada.user, minutes=10, gpus_per_node=8)
+
+    def replayed(name, **asked):
+        profiles = [PROFILE | {"name": name}]
+        body = {"trace": "history", "policies": ["lucid"], "profiles": profiles, **asked}
+        run_id = ada.post("simulations/", body).json()["id"]
+        run_simulation_once(clock.now)
+        return ada.get(f"simulations/{run_id}/").json()
+
+    unknown = replayed("nobody")
+    assert (unknown["state"], unknown["error"][:43]) == ("FAILED", "profiles: no name is that of one of the 2 j")
+    drawn = replayed("nobody", draw_profiles=True)["result"]["runs"][0]["packing"]
+    assert drawn == {"profiled_jobs": 2, "profiles_are_drawn": True, "packed_jobs": 2, "slowed_h": 0}
 
 
 def test_policy_is_replayed_with_its_settings_and_checkpoints(ada):

@@ -170,6 +170,44 @@ def test_invalid_power_is_an_error_of_its_field(people, change, field, sentence)
     assert not Simulation.objects.exists()
 
 
+PACKED = {"policies": ["fifo", "lucid"], "profiles": "x,30,2000\n\ny,90,8000,2", "draw_profiles": "on"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [
+        ({"profiles": "x,30"}, "profiles", "Line 1: expected name,GPU %,MB, got x,30"),
+        ({"profiles": "x,30,1\ny,many,1"}, "profiles", "Line 2: gpu_percent 'many' is not a number from 0 to 100."),
+        ({"profiles": "x,30,1,7"}, "profiles", "Line 1: score '7' is not 0 (tiny), 1 (medium) or 2 (jumbo)."),
+        ({"profiles": ""}, "profiles", "is needed with"),
+        ({"profiles": "", "draw_profiles": ""}, "profiles", "lucid needs the profiles of the jobs"),
+        ({"pair_speeds": "x,z,1,1"}, "pair_speeds", "Line 1: 'z' is not a name in profiles."),
+        ({"pair_speeds": "x,y,1"}, "pair_speeds", "Line 1: expected name,name,speed,speed, got x,y,1"),
+        ({"pair_speeds": "x,y,1,1", "profiles": ""}, "pair_speeds", "Needs the profiles of jobs."),
+        ({"policies": ["fifo"]}, "profiles", "no policy of fifo lets jobs share GPUs"),
+    ],
+)
+def test_invalid_profiles_are_an_error_of_their_field(people, change, field, sentence):
+    answer = browser("ada").post("/what-if/", ASKED | PACKED | change)
+
+    assert answer.status_code == 400
+    assert sentence in answer.context["form"].errors[field][0]
+    assert answer.context["form"].packing_is_open()
+    assert not Simulation.objects.exists()
+
+
+def test_replay_of_a_policy_that_packs_says_which_jobs_have_profiles(people):
+    ada = browser("ada")
+    ada.post("/what-if/", ASKED | PACKED | {"pair_speeds": "x,y,0.5,0.5"})
+    run_simulation_once(clock.now)
+    run = Simulation.objects.get()
+
+    page = text(ada.get(f"/what-if/{run.public_id}/"))
+    assert run.params["pair_speeds"] == [{"name1": "x", "name2": "y", "speed1": "0.5", "speed2": "0.5"}]
+    assert "60 of 60 jobs have a profile, drawn at random" in page
+    assert "jobs that shared GPUs" in page
+
+
 def test_replay_under_a_power_budget_shows_what_it_costs(people):
     ada = browser("ada")
     asked = {"power_budget_kw": "500", "price_per_kwh": "0.2", "sleep": "on"}
