@@ -95,14 +95,13 @@ class AcmeCollector(Collector):
         yield from _queue_waits(names, self.now)
         yield _turn_durations()
         yield from _contact_metrics(clusters, self.now)
-        yield from _power_budgets(names)
+        yield from _power_budgets(clusters, self.now)
         yield _reporting_attempts(self.now)
         yield _incidents(names)
         yield from _failures(names, self.now)
         yield from _estimates()
         yield from _predictions()
         yield from _accounting(names.values())
-        yield from _power_budgets(clusters, self.now)
         yield _job_info(names, self.visible)
 
 
@@ -192,17 +191,6 @@ def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Met
     rows = [((one.name,), one.unreadable_count) for one in clusters]
     help = "Rows of the cluster's last response that could not be parsed."
     yield _gauge("acme_cluster_unreadable_rows", help, ("cluster",), rows)
-
-
-def _power_budgets(names: Mapping[int, str]) -> Iterator[Metric]:
-    rows = [(row, (names[row.cluster_id], row.scope, row.place)) for row in PowerBudget.objects.order_by("pk")]
-    labels = ("cluster", "scope", "place")
-    limits = [(place, row.limit_w) for row, place in rows]
-    yield _gauge("acme_power_budget_watts", "What the nodes of a power budget may draw together.", labels, limits)
-    shares = [(place, row.share) for row, place in rows if row.is_watched and row.share is not None]
-    yield _gauge("acme_power_share", "Measured power as a share of its budget.", labels, shares)
-    levels = [(place, row.level) for row, place in rows if row.is_watched]
-    yield _gauge("acme_power_cap_level", "Level of the caps of a power budget; 0: not capped.", labels, levels)
 
 
 def _reporting_attempts(now: datetime) -> Metric:
@@ -326,7 +314,7 @@ def _energy(figures: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _power_budgets(clusters: Iterable[Cluster], now: datetime) -> Iterator[Metric]:
-    """Yield the power budgets of clusters that have any. `place` is empty for the whole cluster."""
+    """Yield the power budgets of clusters that have any, and their caps. `place` is empty for the whole cluster."""
     budgeted = set(PowerBudget.objects.order_by().values_list("cluster", flat=True))
     found = [
         ((one.name, state.row.scope, state.row.place), state)
@@ -335,10 +323,15 @@ def _power_budgets(clusters: Iterable[Cluster], now: datetime) -> Iterator[Metri
         for state in budget_states(one, now)
     ]
     labels = ("cluster", "scope", "place")
-    help = "Limit of a power budget."
-    yield _gauge("acme_power_budget_watts", help, labels, [(values, state.row.limit_w) for values, state in found])
+    watched = [(place, state.row) for place, state in found if state.row.is_watched]
+    limits = [(place, state.row.limit_w) for place, state in found]
+    yield _gauge("acme_power_budget_watts", "What the nodes of a power budget may draw together.", labels, limits)
     help = "Predicted peak of the nodes of a power budget with their running jobs."
-    yield _gauge("acme_power_predicted_watts", help, labels, [(values, state.predicted_w) for values, state in found])
+    yield _gauge("acme_power_predicted_watts", help, labels, [(place, state.predicted_w) for place, state in found])
+    shares = [(place, row.share) for place, row in watched if row.share is not None]
+    yield _gauge("acme_power_share", "Measured power as a share of its budget.", labels, shares)
+    levels = [(place, row.level) for place, row in watched]
+    yield _gauge("acme_power_cap_level", "Level of the caps of a power budget; 0: not capped.", labels, levels)
 
 
 def _job_info(names: Mapping[int, str], visible: QuerySet[Job]) -> Metric:

@@ -39,7 +39,7 @@ from scheduling.loops.sweep import request_overdue_turns
 from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once
 from scheduling.loops.turn import run_turns
 from scheduling.models import ClusterEndpoint, Lease
-from scheduling.queries.power_caps import clusters_with_caps
+from scheduling.queries.power.caps import clusters_with_caps
 
 log = logging.getLogger(__name__)
 

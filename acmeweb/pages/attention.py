@@ -25,7 +25,7 @@ from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
 from scheduling.models import NodeSleep, NodeSleepState, PowerBudget, PowerCapMode
-from scheduling.queries.power_caps import cap_status
+from scheduling.queries.power.caps import cap_status
 
 MAX_ROWS_SHOWN = 5
 CAPPED_BADGE = StateBadge(label="CAPPED", code="CAPPED", tone="warn", icon="▾")

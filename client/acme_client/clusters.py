@@ -34,6 +34,16 @@ CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("LAST ANSWER", lambda row: row["last_contact_at"] or "never"),
     ("LAST ERROR", lambda row: row["last_error"]),
 ]
+
+
+class CapMode(StrEnum):
+    """What happens when the measured power approaches a budget."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    ACT = "act"
+
+
 BUDGET_COLUMNS: list[table.TableColumn] = [
     ("SCOPE", lambda row: row["scope"]),
     ("PLACE", lambda row: row["place"] or "-"),
@@ -42,6 +52,8 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("PREDICTED KW", lambda row: _kw_text(row["predicted_kw"])),
     ("BUDGET KW", lambda row: _kw_text(row["limit_kw"])),
     ("WAITING", lambda row: row["jobs_waiting"]),
+    ("MEASURED KW", lambda row: _kw_text(row["measured_kw"])),
+    ("CAPS", lambda row: row["cap_mode"]),
 ]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -244,6 +256,9 @@ def power_budget(
     rack: PlaceOption = "",
     leaf: PlaceOption = "",
     pod: PlaceOption = "",
+    caps: Annotated[
+        CapMode | None, typer.Option("--caps", help="Whether clocks are capped when the measured power approaches it.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
     reason: ReasonOption = "",
     output: OutputOption = OutputFormat.TABLE,
@@ -251,9 +266,10 @@ def power_budget(
     """List the power budgets of a cluster, or set or remove one. Jobs start only while the predicted peak fits."""
     scope, place = _scope_and_place(rack=rack, leaf=leaf, pod=pod)
     client, path = client_from_context(ctx), f"clusters/{quote(name, safe='')}/power-budgets/"
-    if kw is not None and remove:
-        exit_with_usage_error("Give either --kw or --remove.")
-    if kw is None and not remove:
+    wanted = {name: value for name, value in (("limit_kw", kw), ("cap_mode", caps)) if value is not None}
+    if wanted and remove:
+        exit_with_usage_error("Give either --kw and --caps or --remove.")
+    if not wanted and not remove:
         query = {"scope": scope, "place": place} if place else {}
         print_rows(BUDGET_COLUMNS, list(client.pages(path, query, 10_000)), output)
         return
@@ -264,14 +280,19 @@ def power_budget(
         _remove_budget(client, path, found, why)
         typer.echo(f"{where}: removed.")
     else:
-        row = _set_budget(client, path, found, {"scope": scope, "place": place, "limit_kw": kw, **why})
-        typer.echo(f"{where}: {_kw_text(row['limit_kw'])} kW.")
+        row = _set_budget(client, path, found, {"scope": scope, "place": place}, wanted | why)
+        typer.echo(f"{where}: {_kw_text(row['limit_kw'])} kW, caps {row['cap_mode']}.")
 
 
-def _set_budget(client: Acme, path: str, found: dict[str, Any] | None, body: dict[str, Any]) -> dict[str, Any]:
+def _set_budget(
+    client: Acme, path: str, found: dict[str, Any] | None, where: dict[str, Any], wanted: dict[str, Any]
+) -> dict[str, Any]:
     if found is None:
-        return client.post(path, body)
-    return client.patch(f"{path}{found['id']}/", {name: body[name] for name in ("limit_kw", "reason") if name in body})
+        if "limit_kw" not in wanted:
+            exit_with_usage_error("There is no such power budget. Give --kw to add it.")
+        found = client.post(path, where | {name: value for name, value in wanted.items() if name != "cap_mode"})
+        wanted = {name: value for name, value in wanted.items() if name == "cap_mode"}
+    return client.patch(f"{path}{found['id']}/", wanted) if wanted else found
 
 
 def _remove_budget(client: Acme, path: str, found: dict[str, Any] | None, body: dict[str, Any]) -> None:

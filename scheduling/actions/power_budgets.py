@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import IntegrityError, transaction
 from django.utils.text import capfirst
 
@@ -12,8 +14,9 @@ from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import NodeFlag
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node
+from scheduling.actions import power_caps
 from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
-from scheduling.models import BudgetScope, PowerBudget
+from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
 from scheduling.models.power_budget import MAX_LIMIT_W
 from scheduling.power.live_power import idle_node_w
 
@@ -44,15 +47,42 @@ def add(
 
 
 @transaction.atomic
-def change(row: PowerBudget, *, limit_kw: float, author: Author, why: str = "") -> None:
-    """Change the limit, unless it was changed since `row` was read."""
-    before, row.limit_w = row.limit_w, _limit_w(limit_kw)
-    if before == row.limit_w:
-        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(before)} already.")
+def change(
+    row: PowerBudget,
+    *,
+    limit_kw: float | None = None,
+    cap_mode: str | None = None,
+    author: Author,
+    why: str = "",
+    now: datetime,
+) -> None:
+    """Change the limit, unless it was changed since `row` was read, and whether clocks are capped near it."""
+    limit_w = row.limit_w if limit_kw is None else _limit_w(limit_kw)
+    mode = row.mode if cap_mode is None else cap_mode
+    if (limit_w, mode) == (row.limit_w, row.mode):
+        caps = "" if cap_mode is None else f" with caps {mode}"
+        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(limit_w)}{caps} already.")
+    if limit_w != row.limit_w:
+        _change_limit(row, limit_w, author, why)
+    if mode != row.mode:
+        _change_cap_mode(row, mode, author, now)
+
+
+def _change_limit(row: PowerBudget, limit_w: int, author: Author, why: str) -> None:
+    before, row.limit_w = row.limit_w, limit_w
     _check_limit(row, _nodes(row))
-    if not PowerBudget.objects.filter(pk=row.pk, limit_w=before).update(limit_w=row.limit_w):
+    if not PowerBudget.objects.filter(pk=row.pk, limit_w=before).update(limit_w=limit_w):
         raise PowerBudgetConflict(f"The power budget of {row.title} was changed in the meantime. Try again.")
-    _record(row, before, row.limit_w, author, why)
+    _record(row, before, limit_w, author, why)
+
+
+def _change_cap_mode(row: PowerBudget, mode: str, author: Author, now: datetime) -> None:
+    if mode not in PowerCapMode.values:
+        raise InvalidField("cap_mode", f"{mode[:40]!r} is not one of {', '.join(PowerCapMode.values)}")
+    try:
+        power_caps.set_mode(row, mode, author=author, now=now)
+    except power_caps.PowerCapError as error:
+        raise InvalidField("cap_mode", str(error)) from None
 
 
 @transaction.atomic

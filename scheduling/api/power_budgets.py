@@ -1,4 +1,4 @@
-"""Power budgets in the API: list, add, change and remove those of a cluster."""
+"""Power budgets in the API: list, add, change and remove those of a cluster, and say whether clocks are capped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
-from jobs.rest.shapes import ResourceShape, datetime_field, integer_field, number_field, text_field
+from jobs.rest.shapes import ResourceShape, attribute_path, datetime_field, integer_field, number_field, text_field
 from scheduling.actions import power_budgets as budget_actions
 from scheduling.actions.power_budgets import PowerBudgetConflict
-from scheduling.models import BudgetScope, PowerBudget
+from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
 from scheduling.models.power_budget import MAX_LIMIT_W
+from scheduling.queries.power.caps import cap_status
 from scheduling.queries.power.states import budget_states
 
 TAG = "Clusters and teams"
@@ -34,6 +35,13 @@ def _kw(name: str) -> Callable[[Any], float | None]:
     return lambda row: getattr(row.state, name) / 1000 if row.state else None
 
 
+CAP_MODE = text_field(
+    "off: nothing; observe: caps are recorded, and no clock changes; act: clocks of GPUs are capped when the measured "
+    "power approaches the budget.",
+    choices=PowerCapMode.values,
+    get=attribute_path("mode"),
+    needs=("mode",),
+)
 POWER_BUDGET = ResourceShape(
     "PowerBudget",
     {
@@ -69,11 +77,51 @@ POWER_BUDGET = ResourceShape(
             observed=True,
         ),
         "created_at": datetime_field(),
+        "cap_mode": CAP_MODE,
+        "measured_kw": number_field(
+            "At the newest reading, if its caps are not off.",
+            get=lambda row: None if row.measured_w is None else row.measured_w / 1000,
+            needs=("measured_w",),
+            nullable=True,
+            observed=True,
+        ),
+        "measured_at": datetime_field(
+            get=attribute_path("reading_at"), needs=("reading_at",), nullable=True, observed=True
+        ),
+        "unread_nodes": integer_field("Nodes without a fresh reading, which are estimated.", low=0, observed=True),
+        "cap_level": integer_field(
+            "Of the caps; 0: no clock is capped.", get=attribute_path("level"), needs=("level",), low=0, observed=True
+        ),
+        "cap_level_since": datetime_field(
+            get=attribute_path("level_since"), needs=("level_since",), nullable=True, observed=True
+        ),
+        "cap_error": text_field(
+            "Why the last command to set clocks failed.",
+            get=attribute_path("command_error"),
+            needs=("command_error",),
+            observed=True,
+        ),
+        "cap_status": text_field(
+            "What the caps do now.",
+            get=lambda row: cap_status(row, clock.now()),
+            needs=("mode", "level", "reading_at", "command_error", "unread_nodes"),
+            observed=True,
+        ),
     },
 )
 REASON = text_field("Recorded with the change.", required=False)
 LIMIT = number_field("What all its nodes may draw together, with their hosts.", high=MAX_LIMIT_KW)
-BUDGET_CHANGE = ResourceShape("PowerBudgetChange", {"limit_kw": LIMIT, "reason": REASON}, example={"limit_kw": 1200})
+BUDGET_CHANGE = ResourceShape(
+    "PowerBudgetChange",
+    {
+        "limit_kw": number_field(
+            "What all its nodes may draw together, with their hosts.", high=MAX_LIMIT_KW, required=False
+        ),
+        "cap_mode": text_field("Whether clocks are capped.", choices=PowerCapMode.values, required=False),
+        "reason": REASON,
+    },
+    example={"limit_kw": 1200},
+)
 NEW_BUDGET = ResourceShape(
     "NewPowerBudget",
     {
@@ -84,12 +132,13 @@ NEW_BUDGET = ResourceShape(
     },
     example={"scope": "rack", "place": "r01", "limit_kw": 40},
 )
-CHANGE_READERS: dict[str, parsing.FieldReader] = {
+LIMIT_READERS: dict[str, parsing.FieldReader] = {
     "limit_kw": parsing.number_reader(0, MAX_LIMIT_KW),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
+CHANGE_READERS = {**LIMIT_READERS, "cap_mode": parsing.choice_reader(PowerCapMode.values)}
 NEW_READERS: dict[str, parsing.FieldReader] = {
-    **CHANGE_READERS,
+    **LIMIT_READERS,
     "scope": parsing.choice_reader(BudgetScope.values),
     "place": parsing.text_reader(40),
 }
@@ -190,7 +239,7 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
         "GET": EndpointRule(scope=TokenScope.READ, says="One power budget", answer=POWER_BUDGET, team=True),
         "PATCH": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Change the limit of a power budget",
+            says="Change the limit of a power budget, or whether clocks are capped",
             body=BUDGET_CHANGE,
             answer=POWER_BUDGET,
             operator=True,
@@ -204,13 +253,17 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
 
     def changes(self) -> dict[str, Any]:
         values = self.body(CHANGE_READERS, "a power budget")
-        if "limit_kw" not in values:
-            raise InvalidRequestField("limit_kw", "is required")
+        if not {"limit_kw", "cap_mode"}.intersection(values):
+            raise InvalidRequestField("limit_kw", "is required, or cap_mode")
         return values
 
     def change(self, row: PowerBudget, values: dict[str, Any]) -> None:
-        why = values.get("reason", "")
-        _raise_conflicts(lambda: budget_actions.change(row, limit_kw=values["limit_kw"], author=self.author, why=why))
+        limit, mode, why = values.get("limit_kw"), values.get("cap_mode"), values.get("reason", "")
+        _raise_conflicts(
+            lambda: budget_actions.change(
+                row, limit_kw=limit, cap_mode=mode, author=self.author, why=why, now=clock.now()
+            )
+        )
 
 
 class RemovePowerBudget(ActionEndpoint):

@@ -1,4 +1,4 @@
-"""Power caps in the API: what the caps of a budget do now, their mode, and the caps of clusters and jobs so far."""
+"""Power caps in the API: those of clusters and of jobs so far. What they do now is with their budget."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from django.db.models import Q, QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
-from jobs.core import parsing
 from jobs.models import Cluster, TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ApiEndpoint,
-    ChangeableDetailEndpoint,
     ListEndpoint,
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -30,34 +27,9 @@ from jobs.rest.shapes import (
     number_field,
     text_field,
 )
-from scheduling.actions import power_caps as cap_actions
-from scheduling.actions.power_caps import PowerCapError
-from scheduling.models import BudgetScope, PowerBudget, PowerCap, PowerCapMode
-from scheduling.queries.power_caps import cap_status, job_cap_times
+from scheduling.models import BudgetScope, PowerCap
+from scheduling.queries.power.caps import job_cap_times
 
-CHANGE_PERMISSION = "jobs.change_cluster"
-MODE = text_field(
-    "off: nothing; observe: caps are recorded, and no clock changes; act: clocks of GPUs are capped.",
-    choices=PowerCapMode.values,
-)
-POWER_CAP_STATE = ResourceShape(
-    "PowerCapState",
-    {
-        "budget": integer_field(get=attribute_path("pk"), needs=()),
-        "mode": MODE,
-        "limit_w": integer_field("Watts of all nodes of the budget.", low=1),
-        "measured_w": number_field("At the newest reading.", nullable=True, observed=True),
-        "reading_at": datetime_field(nullable=True, observed=True),
-        "unread_nodes": integer_field("Nodes without a fresh reading, which are estimated.", low=0, observed=True),
-        "level": integer_field("Of the caps; 0: no clock is capped.", low=0, observed=True),
-        "level_since": datetime_field(nullable=True, observed=True),
-        "command_error": text_field("Why the last command to set clocks failed.", observed=True),
-        "status": text_field(
-            "What the caps do now.", get=lambda row: cap_status(row, clock.now()), needs=(), observed=True
-        ),
-    },
-)
-POWER_CAP_CHANGE = ResourceShape("PowerCapChange", {"mode": MODE}, example={"mode": "act"})
 POWER_CAP = ResourceShape(
     "PowerCap",
     {
@@ -89,42 +61,6 @@ CAP_TIME = ResourceShape(
     },
 )
 JOB_POWER_CAPS = ResourceShape("JobPowerCaps", {"caps": nested_list_field(CAP_TIME)})
-READERS = {"mode": parsing.choice_reader(PowerCapMode.values)}
-
-
-class PowerCapDetail(ChangeableDetailEndpoint):
-    """The caps of one power budget."""
-
-    tag = "Clusters"
-    shape = POWER_CAP_STATE
-    rules = {
-        "GET": EndpointRule(
-            scope=TokenScope.READ, says="What the caps of a power budget do now", answer=POWER_CAP_STATE, team=True
-        ),
-        "PATCH": EndpointRule(
-            scope=TokenScope.ADMIN,
-            says="Change whether clocks are capped when measured power approaches the budget",
-            body=POWER_CAP_CHANGE,
-            answer=POWER_CAP_STATE,
-            permissions=(CHANGE_PERMISSION,),
-            conflicts=True,
-            team=True,
-        ),
-    }
-
-    def row(self, name: str, number: int) -> PowerBudget:
-        rows = PowerBudget.objects.select_related("cluster").filter(cluster__name=name)
-        row: PowerBudget = find_or_404(rows, "power budget", pk=number)
-        return row
-
-    def changes(self) -> dict[str, Any]:
-        return parsing.read_fields(self.object(), READERS, "the caps of a power budget", required=("mode",))
-
-    def change(self, row: PowerBudget, values: dict[str, Any]) -> None:
-        try:
-            cap_actions.set_mode(row, values["mode"], author=self.author, now=clock.now())
-        except PowerCapError as error:
-            raise InvalidRequestField("mode", f"{error}.") from None
 
 
 class PowerCapList(ListEndpoint):
@@ -174,5 +110,4 @@ class JobPowerCaps(ApiEndpoint):
 urlpatterns = [
     path("jobs/<public_id:id>/power-caps/", JobPowerCaps.as_view()),
     path("clusters/<slug:name>/power-caps/", PowerCapList.as_view()),
-    path("clusters/<slug:name>/power-budgets/<int:number>/caps/", PowerCapDetail.as_view()),
 ]

@@ -26,6 +26,7 @@ from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidCl
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 from scheduling.loops.sleep.webhooks import sleep_webhook_secret
+from scheduling.models import PowerCapMode
 from scheduling.pages.power.budgets import budget_places
 from scheduling.queries.power.states import budget_states
 
@@ -299,6 +300,7 @@ def _power_context(request: HttpRequest, row: Cluster, now: datetime) -> dict[st
     return {
         "power_states": budget_states(row, now),
         "power_places": budget_places(row) if may_operate else (),
+        "power_cap_modes": PowerCapMode.choices,
         "may_operate": may_operate,
     }
 

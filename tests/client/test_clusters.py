@@ -122,13 +122,18 @@ def test_unreadable_pod_template_is_explained(cluster, tmp_path, text, said):
 
 def test_power_budgets_are_set_listed_and_removed(cluster):
     Node.objects.filter(pk=Node.objects.order_by("pk")[0].pk).update(rack="r01")
-    assert cluster("power-budget", "seren", "--kw", "40").stdout == "seren: 40.0 kW.\n"
-    assert cluster("power-budget", "seren", "--kw", "45.5", "--reason", "new feed").stdout == "seren: 45.5 kW.\n"
-    assert cluster("power-budget", "seren", "--rack", "r01", "--kw", "20").stdout == "seren rack r01: 20.0 kW.\n"
+    assert cluster("power-budget", "seren", "--kw", "40").stdout == "seren: 40.0 kW, caps off.\n"
+    assert (
+        cluster("power-budget", "seren", "--kw", "45.5", "--reason", "new feed").stdout == "seren: 45.5 kW, caps off.\n"
+    )
+    assert cluster("power-budget", "seren", "--caps", "observe").stdout == "seren: 45.5 kW, caps observe.\n"
+    assert (
+        cluster("power-budget", "seren", "--rack", "r01", "--kw", "20").stdout == "seren rack r01: 20.0 kW, caps off.\n"
+    )
 
     header, first, second = cluster("power-budget", "seren").stdout.splitlines()
     assert header.split()[:2] == ["SCOPE", "PLACE"]
-    assert (first.split()[0], first.split()[-2]) == ("cluster", "45.5")
+    assert (first.split()[0], first.split()[-4:]) == ("cluster", ["45.5", "0", "-", "observe"])
     assert second.split()[:2] == ["rack", "r01"]
     assert [row["place"] for row in json.loads(cluster("power-budget", "seren", "-o", "json").stdout)] == ["", "r01"]
 
@@ -138,8 +143,8 @@ def test_power_budgets_are_set_listed_and_removed(cluster):
 
 @pytest.mark.parametrize(
     "words",
-    [("--kw", "9", "--remove"), ("--rack", "a", "--leaf", "b"), ("--pod", "p", "--remove")],
-    ids=["both", "two places", "nothing to remove"],
+    [("--kw", "9", "--remove"), ("--rack", "a", "--leaf", "b"), ("--pod", "p", "--remove"), ("--caps", "observe")],
+    ids=["both", "two places", "nothing to remove", "caps without a budget"],
 )
 def test_wrong_use_of_power_budgets_is_refused(cluster, words):
     assert cluster("power-budget", "seren", *words).exit_code == 2

@@ -37,7 +37,7 @@ from scheduling.models import POWER_CAP_RETENTION, Lease, PowerBudget, PowerCap
 from scheduling.power.cap_rules import CapState, PowerReading, next_state
 from scheduling.power.clock_curves import MAX_MHZ, model_mhz
 from scheduling.power.measured_power import MeasuredPower, measured_power
-from scheduling.queries.power_caps import (
+from scheduling.queries.power.caps import (
     CAP_SETTINGS,
     STALE_AFTER,
     budget_nodes,

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from jobs.actions.journal import Author
 from jobs.core.parsing import InvalidField
-from jobs.models import Cluster, Node
+from jobs.models import Cluster, Node, clock
 from scheduling.actions import power_budgets as budget_actions
 from scheduling.actions.power_budgets import PowerBudgetConflict
 from scheduling.models import BudgetScope, PowerBudget
@@ -59,14 +59,17 @@ def add_budget(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @permission_required(OPERATE_PERMISSION, raise_exception=True)
 def change_budget(request: HttpRequest, name: str, number: int) -> HttpResponse:
-    """Change the limit, or with `do=remove` remove the budget."""
+    """Change the limit and what happens near it, or with `do=remove` remove the budget."""
     row = get_object_or_404(PowerBudget.objects.select_related("cluster"), cluster__name=name, pk=number)
 
     def change() -> str:
         if request.POST.get("do") == "remove":
             budget_actions.remove(row, author=Author.of(request))
             return f"{capfirst(row.title)}: the power budget was removed."
-        budget_actions.change(row, limit_kw=_limit_kw(request), author=Author.of(request))
+        mode = request.POST.get("cap_mode", row.mode)
+        budget_actions.change(
+            row, limit_kw=_limit_kw(request), cap_mode=mode, author=Author.of(request), now=clock.now()
+        )
         return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn."
 
     return _answer(request, row.cluster, change)

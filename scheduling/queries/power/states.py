@@ -20,6 +20,7 @@ from scheduling.models import PowerBudget
 from scheduling.power.live_power import idle_node_w
 from scheduling.queries import snapshot
 from scheduling.queries.power.budgets import budget_name
+from scheduling.queries.power.caps import cap_status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class BudgetState:
     idle_w: int
     jobs_w: int
     waiting: int
+    cap_status: str
 
     @property
     def limit_kw(self) -> str:
@@ -79,4 +81,5 @@ def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, wai
         idle_w=sum(idle_node_w(view.gpus, view.gpu_model) for view in inside if not view.wake_w),
         jobs_w=held_watts(picture, budget),
         waiting=waiting,
+        cap_status=cap_status(row, picture.now),
     )

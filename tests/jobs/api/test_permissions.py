@@ -81,7 +81,6 @@ BODIES = {
     "clusters/<slug:name>/sleeps/<int:number>/approve/": {},
     "clusters/<slug:name>/sleeps/<int:number>/decline/": {},
     "clusters/<slug:name>/sleeps/<int:number>/wake/": {},
-    "clusters/<slug:name>/power-budgets/<int:number>/caps/": {"mode": "observe"},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},

@@ -189,6 +189,22 @@ def test_operator_manages_budgets_on_the_settings_page():
     assert "Rack r02: the power budget was removed." in said(client)
 
 
+def test_operator_sets_the_mode_of_caps_on_the_settings_page(seren):
+    row = PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
+    client = browser()
+
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_mode": "observe"})
+    assert "The cluster: the power budget was changed." in said(client)
+    row.refresh_from_db()
+    assert (row.mode, row.limit_w) == ("observe", 40_000)
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_mode": "observe"})
+    assert "is 40.0 kW with caps observe already." in said(client)
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "41", "cap_mode": "all"})
+    assert "Nothing was changed. cap_mode: &#x27;all&#x27; is not one of off, observe, act." in said(client)
+    row.refresh_from_db()
+    assert (row.mode, row.limit_w) == ("observe", 40_000)
+
+
 def test_page_counts_the_jobs_that_wait_because_of_a_budget(seren):
     PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=7_000)
     make.job(gpus_per_node=8)

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from scheduling.loops.energy import count_energy_once
 
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Allocation, Attempt, Job, Node, Sample, clock
 from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.loops.power.energy import count_energy_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.models import AttemptPeak, Estimate, LearnedPeaks, PowerBudget

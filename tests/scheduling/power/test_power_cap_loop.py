@@ -11,7 +11,7 @@ from jobs.models import Event, Node, NodeClock
 from scheduling.actions import power_caps as cap_actions
 from scheduling.loops.power.caps import cap_power_once, cap_with_lease, delete_old_caps
 from scheduling.models import Lease, PowerBudget, PowerCap
-from scheduling.queries.power_caps import cap_status, clusters_with_caps
+from scheduling.queries.power.caps import cap_status, clusters_with_caps
 from tests import make
 from tests.scheduling.power.cap_make import LIMIT_W, POLL, Site, budget, open_clocks, write_samples
 from tests.statements import before_statement, failing_statement
