@@ -1,11 +1,11 @@
 """A whole turn of a full Kubernetes cluster: read it, store what changed, decide, send, with the database.
 
-    python bench/kubernetes/turn.py [--nodes 1250] [--pods 10000] [--waiting 1000] [--turns 10]
+    python bench/kubernetes/turn.py [--nodes 1250] [--pods 10000] [--gang 1] [--waiting 1000] [--turns 10]
 
 The simulated API server runs as another process on this machine, PostgreSQL is a real server with durable writes. Acme
-itself fills the cluster: each job is one pod with one GPU, so `--pods` of 8 for each node leave no GPU free. Measures
-turns in which nothing changes, and turns after a job was cancelled, which end one pod and start the next. Prints a
-table to stderr and JSON to stdout.
+itself fills the cluster: each job has `--gang` pods with one GPU, so `--pods` of 8 for each node leave no GPU free.
+Measures turns in which nothing changes, and turns after a job was cancelled, which end its pods and start the next job.
+Prints a table to stderr and JSON to stdout.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1250)
     parser.add_argument("--pods", type=int, default=10_000)
+    parser.add_argument("--gang", type=int, default=1, help="pods of one job")
     parser.add_argument("--waiting", type=int, default=1_000)
     parser.add_argument("--turns", type=int, default=10)
     options = parser.parse_args()
@@ -55,9 +56,10 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     with KubernetesProcess(home / "kalos", *arguments) as kalos:
         cluster = add_cluster(f"kubernetes://{prepare(kalos)}", home)
         began = time.perf_counter()
-        fill(cluster, options.pods)
-        say(f"{options.nodes} nodes; {options.pods} pods started after {time.perf_counter() - began:.0f} s")
-        submit(cluster, options.waiting)
+        fill(cluster, options.pods // options.gang, options.gang)
+        took_s, jobs = time.perf_counter() - began, options.pods // options.gang
+        say(f"{options.nodes} nodes; {options.pods} pods of {jobs} jobs started in {took_s:.0f} s")
+        submit(cluster, options.waiting, options.gang)
         analyze_tables()
         freeze_loaded_modules()  # as in a worker
         run_turn(cluster)
@@ -77,21 +79,21 @@ def add_cluster(address: str, home: Path) -> Any:
     return cluster
 
 
-def fill(cluster: Any, pods: int) -> None:
+def fill(cluster: Any, jobs: int, gang: int) -> None:
     from jobs.models import Attempt
 
-    submit(cluster, pods)
+    submit(cluster, jobs, gang)
     began = time.perf_counter()
-    while Attempt.objects.filter(job__cluster=cluster, confirmed_at__isnull=False).count() < pods:
+    while Attempt.objects.filter(job__cluster=cluster, confirmed_at__isnull=False).count() < jobs:
         run_turn(cluster)
         if time.perf_counter() - began > PATIENCE_S:
             raise SystemExit("The pods did not start.")
 
 
-def submit(cluster: Any, count: int) -> None:
+def submit(cluster: Any, count: int, gang: int) -> None:
     from tests import make
 
-    one = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 86400"}
+    one = {"nodes": gang, "gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 86400"}
     row = one | {"environment": {"SIM_DURATION_S": "86400"}}
     for first in range(0, count, BATCH):
         make.jobs(*[row for _ in range(min(BATCH, count - first))], cluster=cluster)
