@@ -59,7 +59,6 @@ Outcome unknown: The flag of a job whose last attempt the cluster has forgotten 
 Placement: The rule by which a job gets its nodes.
 Pod template: What operators of a Kubernetes cluster decide about the pods of jobs: images, volumes, resources.
 Policy: The rule by which waiting jobs are ordered and started.
-Power budget: What the nodes of a cluster, rack, leaf switch or pod may draw together.
 Power cap: A lower clock of GPUs that keeps measured power within its budget. Jobs there are slower meanwhile.
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
 Preemption contract: What a preemptible job is promised: a protected time after each start, preemption only right

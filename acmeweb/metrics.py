@@ -94,7 +94,7 @@ class AcmeCollector(Collector):
         yield from _queue_waits(names, self.now)
         yield _turn_durations()
         yield from _contact_metrics(clusters, self.now)
-        yield from _power_budgets(names)
+        yield from _power_caps(names)
         yield _reporting_attempts(self.now)
         yield _incidents(names)
         yield from _failures(names, self.now)
@@ -192,14 +192,13 @@ def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Met
     yield _gauge("acme_cluster_unreadable_rows", help, ("cluster",), rows)
 
 
-def _power_budgets(names: Mapping[int, str]) -> Iterator[Metric]:
-    rows = [(row, (names[row.cluster_id], row.scope, row.place)) for row in PowerBudget.objects.order_by("pk")]
+def _power_caps(names: Mapping[int, str]) -> Iterator[Metric]:
+    watched = PowerBudget.objects.watched().order_by("pk")
+    rows = [(row, (names[row.cluster_id], row.scope, row.place)) for row in watched]
     labels = ("cluster", "scope", "place")
-    limits = [(place, row.limit_w) for row, place in rows]
-    yield _gauge("acme_power_budget_watts", "What the nodes of a power budget may draw together.", labels, limits)
-    shares = [(place, row.share) for row, place in rows if row.is_watched and row.share is not None]
+    shares = [(place, row.share) for row, place in rows if row.share is not None]
     yield _gauge("acme_power_share", "Measured power as a share of its budget.", labels, shares)
-    levels = [(place, row.level) for row, place in rows if row.is_watched]
+    levels = [(place, row.level) for row, place in rows]
     yield _gauge("acme_power_cap_level", "Level of the caps of a power budget; 0: not capped.", labels, levels)
 
 

@@ -207,7 +207,7 @@ def _power_cap_rows(now: datetime) -> Iterator[AttentionRow]:
             badge=FAILED_CAP_BADGE if is_failing else CAPPED_BADGE,
             name=budget.cluster.name,
             url=f"{reverse('queue')}?cluster={budget.cluster.name}",
-            text=f"{budget.place_text}: {cap_status(budget, now)}",
+            text=f"{budget.title}: {cap_status(budget, now)}",
             detail=budget.command_error[:MAX_ERROR_SHOWN] if is_failing else "Capped",
             since=None if is_failing else budget.level_since,
         )

@@ -144,7 +144,7 @@ def _percent(mhz: int) -> str:
 
 
 def _budget_text(budget: PowerBudget) -> str:
-    return f"Power budget of {budget.place_text}: {budget.limit_w / 1000:,.3g} kW."
+    return f"Power budget of {budget.title}: {budget.limit_w / 1000:,.3g} kW."
 
 
 def _time(seconds: float) -> datetime | None:

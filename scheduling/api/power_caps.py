@@ -35,7 +35,7 @@ from scheduling.actions.power_caps import PowerCapError
 from scheduling.models import BudgetScope, PowerBudget, PowerCap, PowerCapMode
 from scheduling.queries.power_caps import cap_status, job_cap_times
 
-CHANGE_PERMISSION = "jobs.change_cluster"
+TAG = "Clusters and teams"
 MODE = text_field(
     "off: nothing; observe: caps are recorded, and no clock changes; act: clocks of GPUs are capped.",
     choices=PowerCapMode.values,
@@ -45,8 +45,14 @@ POWER_CAP_STATE = ResourceShape(
     {
         "budget": integer_field(get=attribute_path("pk"), needs=()),
         "mode": MODE,
-        "limit_w": integer_field("Watts of all nodes of the budget.", low=1),
-        "measured_w": number_field("At the newest reading.", nullable=True, observed=True),
+        "limit_kw": number_field(get=lambda row: row.limit_w / 1000, needs=("limit_w",)),
+        "measured_kw": number_field(
+            "At the newest reading.",
+            get=lambda row: None if row.measured_w is None else row.measured_w / 1000,
+            needs=("measured_w",),
+            nullable=True,
+            observed=True,
+        ),
         "reading_at": datetime_field(nullable=True, observed=True),
         "unread_nodes": integer_field("Nodes without a fresh reading, which are estimated.", low=0, observed=True),
         "level": integer_field("Of the caps; 0: no clock is capped.", low=0, observed=True),
@@ -95,18 +101,18 @@ READERS = {"mode": parsing.choice_reader(PowerCapMode.values)}
 class PowerCapDetail(ChangeableDetailEndpoint):
     """The caps of one power budget."""
 
-    tag = "Clusters"
+    tag = TAG
     shape = POWER_CAP_STATE
     rules = {
         "GET": EndpointRule(
             scope=TokenScope.READ, says="What the caps of a power budget do now", answer=POWER_CAP_STATE, team=True
         ),
         "PATCH": EndpointRule(
-            scope=TokenScope.ADMIN,
+            scope=TokenScope.OPERATE,
             says="Change whether clocks are capped when measured power approaches the budget",
             body=POWER_CAP_CHANGE,
             answer=POWER_CAP_STATE,
-            permissions=(CHANGE_PERMISSION,),
+            operator=True,
             conflicts=True,
             team=True,
         ),
@@ -130,7 +136,7 @@ class PowerCapDetail(ChangeableDetailEndpoint):
 class PowerCapList(ListEndpoint):
     """List the caps of a cluster's power budgets."""
 
-    tag = "Clusters"
+    tag = TAG
     what = "power caps"
     shape = POWER_CAP
     filters = {

@@ -23,6 +23,10 @@ class BudgetScope(models.TextChoices):
     POD = "pod"
 
 
+def budget_title(scope: str, place: str) -> str:
+    return f"{scope} {place}" if place else "the cluster"
+
+
 class PowerCapMode(models.TextChoices):
     """What happens when the measured power approaches the budget."""
 
@@ -84,7 +88,12 @@ class PowerBudget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.cluster} {self.scope} {self.place}".strip() if self.place else str(self.cluster)
+        return f"{self.cluster} {self.scope} {self.place}" if self.place else str(self.cluster)
+
+    @property
+    def title(self) -> str:
+        """What it limits, on pages of the cluster."""
+        return budget_title(self.scope, self.place)
 
     @property
     def share(self) -> float | None:
@@ -98,10 +107,6 @@ class PowerBudget(models.Model):
     @property
     def is_acting(self) -> bool:
         return self.mode == PowerCapMode.ACT
-
-    @property
-    def place_text(self) -> str:
-        return f"{self.get_scope_display().lower()} {self.place}" if self.place else "the cluster"
 
 
 POWER_CAP_RETENTION = timedelta(days=400)
