@@ -6,9 +6,12 @@ gets one JSON object on its standard input:
 
     {"cluster": "seren", "clocks": {"seren-001": 1110, "seren-002": null}}
 
-null is the highest clock. Exit status 0 means that all nodes have their clock. The same object may come again, also
-after it was done. The program is killed with its children when its time is over. An alarm that it inherits ends it soon
-after that even if Acme was killed meanwhile, so it cannot set old clocks after those of another worker.
+null is the highest clock. Exit status 0 means that all nodes have their clock. With another one, the last line of its
+output may say on which nodes it failed: `{"failed": ["seren-002"]}`; without such a line, all count as failed. The same
+object may come again, also after it was done.
+
+The program is killed with its children when its time is over. An alarm that it inherits ends it soon after that even if
+Acme was killed meanwhile, so it cannot set old clocks after those of another worker.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-TAIL_BYTES = 2_000
+TAIL_BYTES, MAX_LINE_BYTES = 2_000, 1 << 20
 WITH_ALARM = """
 import os, signal, sys
 signal.alarm(int(sys.argv[1]))
@@ -36,7 +39,14 @@ PASSED_VARIABLES = ("PATH", "HOME", "USER", "LANG", "TZ")  # `ssh` and scripts n
 
 
 class ClocksNotSet(Exception):
-    """The clocks of at least one node may not be set. The message is a sentence for users."""
+    """The clocks of these nodes may not be set; without `nodes`, of any. The message is a sentence for users."""
+
+    def __init__(self, message: str, nodes: Collection[str] | None = None) -> None:
+        super().__init__(message)
+        self.nodes = nodes
+
+    def concerns(self, node: str) -> bool:
+        return self.nodes is None or node in self.nodes
 
 
 def run_clock_command(
@@ -50,9 +60,19 @@ def run_clock_command(
         status = _run(command, request.fileno(), output.fileno(), timeout_s)
         if status == 0:
             return
-        tail = _tail(output.fileno())
+        tail = _tail(output.fileno(), TAIL_BYTES)
+        failed = None if status is None else _failed_nodes(_tail(output.fileno(), MAX_LINE_BYTES))
     how = f"did not end within {timeout_s:g} s" if status is None else _status_text(status)
-    raise ClocksNotSet(f"The power cap command {how}.{f' Its output ends with: {tail}' if tail else ''}")
+    raise ClocksNotSet(f"The power cap command {how}.{f' Its output ends with: {tail}' if tail else ''}", failed)
+
+
+def _failed_nodes(output: str) -> frozenset[str] | None:
+    """The nodes that the last line names; None if it names none, as then any may have failed."""
+    try:
+        nodes = json.loads(output.rpartition("\n")[2])["failed"]
+        return frozenset(map(str, nodes)) if nodes and isinstance(nodes, list) else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _run(command: Sequence[str], request: int, output: int, timeout_s: float) -> int | None:
@@ -77,7 +97,7 @@ def _status_text(status: int) -> str:
     return f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
 
 
-def _tail(output: int) -> str:
+def _tail(output: int, length: int) -> str:
     size = os.fstat(output).st_size
-    raw = os.pread(output, TAIL_BYTES, max(0, size - TAIL_BYTES))
+    raw = os.pread(output, length, max(0, size - length))
     return raw.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()

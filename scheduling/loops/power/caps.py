@@ -14,9 +14,11 @@ Failure story     The level is recorded before the clocks, and the clocks before
                   change is guarded by the row as it was loaded; a command ends before the lease does. Late: a reading
                   older than a minute decides nothing, so caps stay, and the status says so; nodes without a fresh
                   reading count by an estimate, and where they are many, no cap is released. A command that fails on any
-                  node counts as failed: the rule goes to its next step, and the command is repeated in each turn. A
+                  node counts as failed: the rule goes to its next step, and each turn repeats it for these nodes. A
                   node that does not respond is left out until it does, and then gets its clock again, because a boot
-                  resets it. An error in one budget is logged, and the others go on.
+                  resets it. A worker that was suspended past its lease may command old clocks once; the next turn of
+                  the other one sees them in the rows and corrects them. An error in one budget is logged, and the
+                  others go on.
 """
 
 from __future__ import annotations
@@ -134,17 +136,17 @@ def _apply(cluster: Cluster, wanted: Mapping[int, int], set_clocks: SetClocks, n
 
 
 def _command(cluster: Cluster, rows: Sequence[NodeClock], set_clocks: SetClocks, now: datetime) -> None:
-    began = time.monotonic()
+    began, error = time.monotonic(), None
     try:
         set_clocks(cluster, {row.node.name: row.mhz for row in rows})
-    except ClocksNotSet as error:
-        log.warning("the clocks of %d nodes of %s were not set: %s", len(rows), cluster, error)
-        cap_actions.record_command_error(cluster, str(error))
-        return
+    except ClocksNotSet as caught:
+        error = caught
+        log.warning("clocks of %s were not set: %s", cluster, error)
     at = now + timedelta(seconds=time.monotonic() - began)
-    cap_actions.confirm_clocks(rows, at)
-    cap_actions.record_command(cluster, at)
-    cap_actions.record_command_error(cluster, "")
+    if done := [row for row in rows if not (error and error.concerns(row.node.name))]:
+        cap_actions.confirm_clocks(done, at)
+        cap_actions.record_command(cluster, at)
+    cap_actions.record_command_error(cluster, str(error or ""))
 
 
 def delete_old_caps(now: datetime) -> int:

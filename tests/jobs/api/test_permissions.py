@@ -171,8 +171,7 @@ def sleep_of(job, state):
 
 
 def budget_of(job):
-    defaults = {"limit_w": 20_000}
-    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults=defaults)[0]
+    return PowerBudget.objects.get_or_create(cluster=job.cluster, scope="cluster", defaults={"limit_w": 90_000})[0]
 
 
 def rule_of(job):

@@ -68,6 +68,24 @@ def test_exit_status_and_the_end_of_the_output_are_reported(program):
     assert text.endswith("seren-002: no route to host") and len(text) < TAIL_BYTES + 100
 
 
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ('{"failed": ["seren-002"]}', {"seren-002"}),
+        ('{"failed": []}', None),
+        ('{"failed": "seren-002"}', None),
+        ("[1]", None),
+        ("seren-002 failed", None),
+    ],
+)
+def test_last_line_may_name_the_nodes_that_failed(program, line, nodes):
+    with pytest.raises(ClocksNotSet) as caught:
+        run(program(f"echo working; echo '{line}'; exit 1"))
+
+    assert caught.value.nodes == nodes
+    assert caught.value.concerns("seren-001") == (nodes is None)
+
+
 def test_program_that_hangs_is_killed_with_its_children(program, tmp_path):
     command = program(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
 

@@ -31,12 +31,16 @@ class Site:
         self.clocks: dict[str, int | None] = {}
         self.commands: list[dict[str, int | None]] = []
         self.fails = False
+        self.failing_nodes: tuple[str, ...] = ()
 
     def set_clocks(self, cluster: Cluster, clocks: Mapping[str, int | None]) -> None:
         self.commands.append(dict(clocks))
         if self.fails:
             raise ClocksNotSet("The power cap command ended with exit status 1. Its output ends with: no route to host")
-        self.clocks |= clocks
+        failed = sorted(set(self.failing_nodes) & set(clocks))
+        self.clocks |= {node: mhz for node, mhz in clocks.items() if node not in failed}
+        if failed:
+            raise ClocksNotSet("The power cap command ended with exit status 1.", failed)
 
     def read(self, share: float, *, nodes: int | None = None) -> PowerBudget:
         """One poll: all nodes together draw this share of the budget."""

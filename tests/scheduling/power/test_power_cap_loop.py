@@ -98,6 +98,20 @@ def test_failed_command_counts_as_no_cap_and_is_repeated(site):
     assert site.capped() == site.commands[-1] and all(confirmed for _, confirmed in open_clocks().values())
 
 
+def test_command_that_fails_on_one_node_is_repeated_for_this_node_only(site):
+    budget()
+    site.failing_nodes = (TRAINING,)
+    row = site.read(1.05)
+    first = open_clocks()
+    site.now += timedelta(seconds=5)
+    site.turn()
+
+    assert first[EVALUATION] == (288, True) and first[TRAINING] == (288, False)
+    assert row.command_error and site.commands[1:] == [{TRAINING: 288}]
+    site.failing_nodes = ()
+    assert site.turn().command_error == "" and open_clocks()[TRAINING] == (288, True)
+
+
 def test_failed_release_is_repeated_until_it_works(site):
     budget()
     site.read(1.05)
