@@ -66,7 +66,7 @@ JOB_POWER_CAPS = ResourceShape("JobPowerCaps", {"caps": nested_list_field(CAP_TI
 class PowerCapList(ListEndpoint):
     """List the caps of a cluster's power budgets."""
 
-    tag = TAG
+    tag = "Clusters and teams"
     what = "power caps"
     shape = POWER_CAP
     filters = {

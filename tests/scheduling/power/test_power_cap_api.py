@@ -14,7 +14,7 @@ from scheduling.models import PowerBudget
 from tests import make as rows
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
-from tests.scheduling.power.cap_make import Site, budget
+from tests.scheduling.power.cap_make import LIMIT_W, Site, budget
 
 pytestmark = pytest.mark.django_db
 
@@ -102,6 +102,8 @@ def test_metrics_have_level_and_share(site):
     }
 
     assert found == {
+        ("acme_power_budget_watts", "cluster"): LIMIT_W,
+        ("acme_power_budget_watts", "rack"): 5000,
         ("acme_power_share", "cluster"): pytest.approx(0.9),
         ("acme_power_cap_level", "cluster"): 2,
     }
