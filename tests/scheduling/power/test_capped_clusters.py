@@ -77,7 +77,7 @@ def check_caps_and_release(one: CappedCluster, clocks) -> None:
     for _ in range(20):
         row = one.poll(10 * free_w)
     assert row.level == 0 and clocks() == {}
-    assert one.power_w() > 0.9 * free_gpus_w
+    until(lambda: one.power_w() > 0.9 * free_gpus_w, what="full power")  # a checkpoint needs little power
     assert [cap.level for cap in PowerCap.objects.order_by("began_at")] == [1, 4, 3, 2, 1]
     for job in ("evaluation", "pretrain"):
         types = Event.objects.filter(job__kind=job, type__startswith="job.clocks").order_by("pk")
