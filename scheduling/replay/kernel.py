@@ -281,8 +281,7 @@ class _Replay:
                     self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
-                if not self._packing or job.number not in self._packing.ends:
-                    self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
+                self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()

@@ -8,12 +8,11 @@ no set changes any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify
 from typing import TYPE_CHECKING
 
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
-from scheduling.engine.packing.shared_gpus import GpuHolders, OpenSet, PackingEngine
+from scheduling.engine.packing.shared_gpus import GpuHolders, PackingEngine
 
 if TYPE_CHECKING:
     from scheduling.engine.packing.rules import PackingRules
@@ -22,102 +21,89 @@ if TYPE_CHECKING:
 def packing_turn(engine: PackingEngine, rules: PackingRules, now: float) -> None:
     """Start all jobs that fit on free GPUs or on those of others, in order."""
     fitting = {group.shape for group in engine.groups_to_try()}
-    new = set(engine.changes.groups_with_arrivals)
     while engine.waiting_groups:
-        walk = _Walk(engine, rules, fitting, new)
-        if not walk.heads:
+        changed, engine.news = engine.news, []
+        sizes = {holders.jobs[0].group.gpus for holders in changed if holders.entry}
+        new = engine.changes.groups_with_arrivals
+        groups = [group for group in engine.waiting_groups if _is_tried(group, fitting, sizes) or group in new]
+        if not groups:
             break
-        walk.start_jobs(now)
-        new = set()
+        _walk(engine, rules, groups, changed, fitting, now)
+        new.clear()
+        if not engine.news:
+            break
     engine.news.clear()
 
 
-class _Walk:
-    """One walk through the queues of the jobs that may start. `fitting` are shapes that may fit on free GPUs."""
+def _is_tried(group: RequestGroup, fitting: set[int], sizes: set[int]) -> bool:
+    return group.shape in fitting or group.gpus in sizes
 
-    __slots__ = ("_engine", "_fitting", "_new", "_recent", "_rules", "heads")
 
-    def __init__(self, engine: PackingEngine, rules: PackingRules, fitting: set[int], new: set[RequestGroup]) -> None:
-        self._engine, self._rules, self._fitting, self._new = engine, rules, fitting, new
-        self._recent: dict[int, list[GpuHolders]] = {}  # by number of GPUs: sets that changed
-        self._read_news()
-        self.heads = [(*group.queue[0][:3], group) for group in engine.waiting_groups if self._may_start(group)]
-        heapify(self.heads)
+def _walk(
+    engine: PackingEngine,
+    rules: PackingRules,
+    groups: list[RequestGroup],
+    changed: list[GpuHolders],
+    fitting: set[int],
+    now: float,
+) -> None:
+    """Try all jobs of these groups once. Removes from `fitting` what fits on no free GPUs."""
+    entries: list[QueueEntry] = []
+    for group in groups:
+        entries += group.queue
+    entries.sort()
+    any_started = False
+    for entry in entries:
+        job = entry[3]
+        started = rules.shares_first and _join(engine, rules, job, changed, now)
+        started = started or _take_free(engine, job, fitting, now)
+        if started or (not rules.shares_first and _join(engine, rules, job, changed, now)):
+            any_started = True
+    if any_started:
+        for group in groups:
+            _drop_started(engine, group)
 
-    def _read_news(self) -> None:
-        news = self._engine.news
-        if news:
-            for holders in news:
-                if holders.entry is not None:
-                    self._recent.setdefault(holders.jobs[0].group.gpus, []).append(holders)
-            news.clear()
 
-    def _may_start(self, group: RequestGroup) -> bool:
-        """Whether the next job of this group may start."""
-        if group.shape in self._fitting or group in self._new:
-            return True
-        return any(holders.entry is not None for holders in self._recent.get(group.gpus, ()))
+def _take_free(engine: PackingEngine, job: EngineJob, fitting: set[int], now: float) -> bool:
+    """Start the job on free GPUs, if it fits."""
+    group = job.group
+    if group.shape not in fitting:
+        return False
+    if (places := engine.place(engine.resources, group.need, group.eligible_nodes)) is None:
+        fitting.discard(group.shape)
+        return False
+    engine.begin(job, places, now)
+    return True
 
-    def start_jobs(self, now: float) -> None:
-        """Try the jobs in order. What starts changes sets, which the later jobs and the next walk look at."""
-        engine, heads = self._engine, self.heads
-        waiting: list[QueueEntry] = []
-        opened: list[GpuHolders] = []
-        while heads:
-            group = heappop(heads)[3]
-            entry: QueueEntry = heappop(group.queue)
-            if self._start(entry[3], now):
-                opened += engine.news
-                self._read_news()
-            else:
-                waiting.append(entry)
-            if group.queue and self._may_start(group):
-                heappush(heads, (*group.queue[0][:3], group))
-        for entry in waiting:
-            heappush(entry[3].group.queue, entry)
-        for group in list(engine.waiting_groups):
-            engine.tidy(group)
-        engine.news += opened
 
-    def _start(self, job: EngineJob, now: float) -> bool:
-        """Start the job if it fits somewhere."""
-        if self._rules.shares_first:
-            return self._join(job, now) or self._take_free(job, now)
-        return self._take_free(job, now) or self._join(job, now)
+def _join(engine: PackingEngine, rules: PackingRules, job: EngineJob, changed: list[GpuHolders], now: float) -> bool:
+    """Start the job on the GPUs of the best set that it may join. A job that was tried before looks at changed sets."""
+    if (profile := engine.profile(job)) is None:
+        return False
+    gpus = job.group.gpus
+    if job.number in engine.tried:
+        recent = (*changed, *engine.news)  # those that opened within this walk too
+        candidates = [one.entry for one in recent if one.entry and one.jobs[0].group.gpus == gpus]
+        candidates.sort()
+    else:
+        candidates = engine.open_sets(gpus)
+        engine.tried.add(job.number)
+    best: GpuHolders | None = None
+    lowest = 0.0
+    for _, _, holders in candidates:
+        cost = rules.sharing_cost(job, profile, holders, engine.profiles)
+        if cost is not None and (best is None or cost < lowest) and engine.has_cpu_memory(holders, job):
+            best, lowest = holders, cost
+            if cost <= 0.0:
+                break
+    if best is None:
+        return False
+    engine.join(best, job, now)
+    return True
 
-    def _take_free(self, job: EngineJob, now: float) -> bool:
-        """Start the job on free GPUs, if it fits."""
-        engine, group = self._engine, job.group
-        if group.shape not in self._fitting:
-            return False
-        if (places := engine.place(engine.resources, group.need, group.eligible_nodes)) is None:
-            self._fitting.discard(group.shape)
-            return False
-        engine.begin(job, places, now)
-        return True
 
-    def _join(self, job: EngineJob, now: float) -> bool:
-        """Start the job on the GPUs of the best set that it may join."""
-        engine, rules = self._engine, self._rules
-        if (profile := engine.profile(job)) is None:
-            return False
-        best: GpuHolders | None = None
-        lowest = 0.0
-        for _, _, holders in self._candidates(job):
-            cost = rules.sharing_cost(job, profile, holders, engine.profiles)
-            if cost is not None and (best is None or cost < lowest) and engine.has_cpu_memory(holders, job):
-                best, lowest = holders, cost
-                if cost <= 0.0:
-                    break
-        if best is None:
-            return False
-        engine.join(best, job, now)
-        return True
-
-    def _candidates(self, job: EngineJob) -> Sequence[OpenSet]:
-        """The sets to look at: all open ones, or for a job that was tried before those that changed since."""
-        tried, gpus = self._engine.tried, job.group.gpus
-        if job.number not in tried:
-            tried.add(job.number)
-            return self._engine.open_sets(gpus)
-        return sorted({one.entry for one in self._recent.get(gpus, ()) if one.entry is not None})
+def _drop_started(engine: PackingEngine, group: RequestGroup) -> None:
+    """Remove the jobs that run now from the queue of their group."""
+    group.queue = [entry for entry in group.queue if entry[3].places is None]
+    heapify(group.queue)
+    engine.tidy(group)
