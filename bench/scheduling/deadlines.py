@@ -11,8 +11,8 @@ bin is empty. A deadline that depended on the true run time would reveal it.
 
 Prints, by bins of the predicted probability, its mean and the share of deadlines that were met, with the standard
 error over jobs, because the deadlines of a job share its fate. The first third of the jobs only gives the model a past.
-On the second third of seed 1 its constants were chosen. With several seeds, each is a replay of its own, and their last
-thirds are also reported together. The command exits with status 1 if a bin of the last report with at least `MIN_BIN`
+On the second third of seed 1 its constants were chosen. With several seeds, each is a replay of its own, and a last
+report pools their last thirds. The command exits with status 1 if a bin of the last report with at least `MIN_BIN`
 deadlines is off by more than 5 points.
 """
 
@@ -70,6 +70,8 @@ def main() -> int:
     parser.add_argument("--policy", default="acme")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one replay each; a trace has only one")
     options = parser.parse_args()
+    if options.trace != "acme:seren" and len(options.seeds) > 1:
+        parser.error("a trace has only one seed")
     setting = ReplaySetting(nodes=options.nodes, best_effort=(), as_live=True)
     last_thirds: list[Forecast] = []
     worst = 0.0

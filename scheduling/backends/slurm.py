@@ -309,15 +309,23 @@ class SlurmBackend:
 
     def power_up(self, node: str) -> None:
         """A node that boots already, as for a job, is left alone: Slurm would wait for another boot of it."""
-        if any(row.name == node and NodeFlag.POWERING_UP in row.flags for row in self.nodes()):
-            return
-        self._update_node(node, dialect.power_body(up=True))
+        deadline = self._new_deadline()
+        if not self._is_booting(node, deadline):
+            self._update_node(node, dialect.power_body(up=True), deadline)
+
+    def _is_booting(self, node: str, deadline: RequestDeadline) -> bool:
+        """False if that cannot be read: the response to the command says more."""
+        try:
+            rows = self._fetch_and_parse(f"node/{quote(node, safe='')}", dialect.parse_nodes, deadline)
+        except ClusterUnreachable:
+            return False
+        return any(NodeFlag.POWERING_UP in row.flags for row in rows)
 
     def close(self) -> None:
         self._client.close()
 
-    def _update_node(self, node: str, body: Mapping[str, Any]) -> None:
-        deadline = self._new_deadline()
+    def _update_node(self, node: str, body: Mapping[str, Any], deadline: RequestDeadline | None = None) -> None:
+        deadline = deadline or self._new_deadline()
         api_dialect = self._get_dialect(deadline)
         if not api_dialect.drains:
             raise RequestRejected(

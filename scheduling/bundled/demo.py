@@ -35,7 +35,7 @@ from scheduling.slurmsim.workload import SampledJob, WorkloadSettings
 
 MAX_WAITING_JOBS = 150  # no more jobs are submitted while this many wait
 IDLE_CLUSTER_SHARE = 0.2
-LONG_RUN_SHARES = (1 / 4, 1 / 6)  # of the nodes, for pretraining runs of days
+LONG_RUN_SHARES = (1 / 4, 1 / 6)  # of the nodes, for each pretraining run of days
 MIN_LONG_RUN_LIMIT = timedelta(days=1)
 
 
@@ -88,11 +88,12 @@ def load_of(cluster: Cluster, *, speed: float, longest_s: float) -> DemoLoad | N
     if not counts:
         return None
     site, node, gpus = DEMO_SITES[cluster.name], max(counts), sum(counts)
-    long_run_nodes = tuple(max(1, int(len(counts) * share)) for share in LONG_RUN_SHARES)
+    long_run_nodes = tuple(nodes for share in LONG_RUN_SHARES if (nodes := int(len(counts) * share)))
+    free = max(node, gpus - node * sum(long_run_nodes))
     short_jobs = WorkloadSettings(
-        gpus=max(node, gpus - node * sum(long_run_nodes)),
+        gpus=free,
         gpus_per_node=node,
-        most_gpus=max(node, int(gpus * site.most_gpus_share) // node * node),
+        most_gpus=max(node, int(min(gpus * site.most_gpus_share, free / 2)) // node * node),
         speed=speed,
         longest_s=longest_s,
         profiles=workload.without_pretraining(site.profiles),
@@ -109,9 +110,12 @@ def is_mostly_idle(cluster: Cluster, gpus: int) -> bool:
 def missing_long_runs(cluster: Cluster, load: DemoLoad, dice: Random) -> Iterator[SampledJob]:
     """Yield new pretraining runs in place of those that have ended."""
     runs = Job.objects.unfinished().filter(cluster=cluster, kind=JobKind.PRETRAIN, time_limit__gte=MIN_LONG_RUN_LIMIT)
-    work = DEMO_SITES[cluster.name].profiles[JobKind.PRETRAIN]
-    for nodes in (Counter(load.long_run_nodes) - Counter(runs.values_list("nodes", flat=True))).elements():
-        yield workload.sample_long_run(work, nodes, load.short_jobs.gpus_per_node, dice)
+    found = list(runs.values_list("nodes", "name"))
+    work, names = DEMO_SITES[cluster.name].profiles[JobKind.PRETRAIN], {name for _, name in found}
+    for nodes in (Counter(load.long_run_nodes) - Counter(nodes for nodes, _ in found)).elements():
+        run = workload.sample_long_run(work, nodes, load.short_jobs.gpus_per_node, dice, names)
+        names.add(run.name)
+        yield run
 
 
 def queue_of_an_hour(load: DemoLoad, dice: Random) -> Iterator[SampledJob]:

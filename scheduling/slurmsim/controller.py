@@ -246,7 +246,7 @@ class ClusterController:
         elif node.power == NodeFlag.POWERING_DOWN:
             self._set_node(replace(node, wakes_again=True), now)
         elif node.power == NodeFlag.POWERING_UP:
-            self._change_power(replace(node, misses_boot=True), node.power, now, self._timing.resume_timeout_s)
+            self._change_power(replace(node, boot_ordered_twice=True), node.power, now, self._timing.resume_timeout_s)
         elif node.power == NodeFlag.POWER_DOWN:
             self._set_node(replace(node, power=None), now)
             self._has_pending_changes = True
@@ -259,7 +259,9 @@ class ClusterController:
     def _boot(self, node: SlurmNode, now: float) -> None:
         stuck = self._fault_registry.keeps_asleep(node.name, now)
         lasts_s = self._timing.resume_timeout_s if stuck else self._timing.boot_s
-        self._change_power(replace(node, wakes_again=False, misses_boot=False), NodeFlag.POWERING_UP, now, lasts_s)
+        self._change_power(
+            replace(node, wakes_again=False, boot_ordered_twice=False), NodeFlag.POWERING_UP, now, lasts_s
+        )
 
     def _change_power(self, node: SlurmNode, power: NodeFlag | None, now: float, lasts_s: float = 0.0) -> None:
         at = now + lasts_s if lasts_s else 0.0
@@ -274,7 +276,7 @@ class ClusterController:
             if node.wakes_again:
                 self._boot(self._nodes[node.name], now)
         elif node.power == NodeFlag.POWERING_UP and (
-            node.misses_boot or self._fault_registry.keeps_asleep(node.name, now)
+            node.boot_ordered_twice or self._fault_registry.keeps_asleep(node.name, now)
         ):
             self.set_down(node.name, "ResumeTimeout reached", "slurm", now)
         elif node.power == NodeFlag.POWERING_UP:
@@ -483,7 +485,8 @@ class ClusterController:
         self._free.take(started)
         self._set_job(started, now)
         for name in nodes:
-            self.power_up(name, now)
+            if (node := self._nodes[name]).power == NodeFlag.POWERED_DOWN:
+                self._boot(node, now)
         self._schedule_event(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
         self._schedule_time_limit(started)
         self.counts["started"] += 1

@@ -154,7 +154,9 @@ class SlurmNode:
     power: NodeFlag | None = None  # one of ASLEEP_NODE_FLAGS; None: awake
     power_at: float = 0.0  # when `power` changes by itself
     wakes_again: bool = False  # it was asked to power up while it was powering down
-    misses_boot: bool = False  # it was asked to power up while it booted: the controller waits for a boot that is over
+    boot_ordered_twice: bool = (
+        False  # asked to power up while it booted: Slurm waits for a second boot, which never comes
+    )
     clock_mhz: int | None = None  # that its GPUs were set to since it booted; None: the highest
 
     @property

@@ -2,14 +2,14 @@
 
 The shares, sizes and durations by kind are those of the clusters Seren and Kalos, from AcmeTrace (CC-BY-4.0;
 "Characterization of Large Language Model Development in the Datacenter", NSDI'24). `speed` compresses time: at 60 an
-hour of the trace takes a minute, for durations, limits and arrivals alike, so that all times are consistent. Long
-pretraining runs are not compressed.
+hour of the trace takes a minute, for run times and arrivals. Time limits are what users would request for such run
+times, at least a quarter of an hour. Long pretraining runs are not compressed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -171,9 +171,12 @@ def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> 
     )
 
 
-def sample_long_run(work: WorkloadProfile, nodes: int, gpus_per_node: int, dice: Random) -> SampledJob:
-    """A pretraining run on whole nodes that takes a day or more and succeeds."""
-    name, duration_s = dice.choice(work.names), round(3600 * dice.uniform(*LONG_RUN_HOURS))
+def sample_long_run(
+    work: WorkloadProfile, nodes: int, gpus_per_node: int, dice: Random, taken: Collection[str] = ()
+) -> SampledJob:
+    """A pretraining run on whole nodes that takes a day or more and succeeds. Its name is none of those taken."""
+    name = dice.choice([name for name in work.names if name not in taken] or work.names)
+    duration_s = round(3600 * dice.uniform(*LONG_RUN_HOURS))
     return SampledJob(
         kind=JobKind.PRETRAIN,
         name=name,

@@ -32,7 +32,7 @@ from .discovery import server_version
 from .driving.driver import AttemptDriver
 from .following import ClusterFollower
 from .groups import GroupCache
-from .jobs import JobListing
+from .jobs import JobCache
 from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
@@ -89,7 +89,7 @@ class KubernetesBackend:
         )
         self._node_listing: tuple[object, ClusterListing[BackendNode]] | None = None
         self._job_listing: tuple[object, ClusterListing[BackendJob]] | None = None
-        self._groups, self._jobs = GroupCache(), JobListing()
+        self._groups, self._jobs = GroupCache(), JobCache()
 
     def ping(self) -> PingReply:
         with self._lock:

@@ -71,7 +71,7 @@ class ObjectCache(Generic[T]):
         """Take over a complete list."""
         before, self.objects, self._unreadable = self.objects, {}, {}
         for reduced in listed:
-            self._store(reduced)
+            self._store(reduced, before.get(reduced.uid))
         for uid, known in before.items():
             if uid not in self.objects and uid not in self._unreadable:
                 self._bury(uid, known, now)
@@ -95,7 +95,7 @@ class ObjectCache(Generic[T]):
 
     def _apply_change(self, kind: str, item: Mapping[str, Any], now: datetime) -> None:
         reduced = self.reduce(item)
-        self._store(reduced)
+        self._store(reduced, self.objects.get(reduced.uid))
         if kind == "DELETED":
             self._unreadable.pop(reduced.uid, None)
             if (known := self.objects.pop(reduced.uid, None)) is not None:
@@ -103,13 +103,14 @@ class ObjectCache(Generic[T]):
             self._forget_vanished(now)
             self.changes += 1
 
-    def _store(self, reduced: ReducedObject[T]) -> None:
-        self.changes += reduced.value is None or reduced.value != self.objects.get(reduced.uid)
+    def _store(self, reduced: ReducedObject[T], known: T | None) -> None:
+        """An equal value stays the same object, because others keep what they derived from it."""
+        self.changes += reduced.value is None or reduced.value != known
         if reduced.value is None:
             self.objects.pop(reduced.uid, None)
             self._unreadable[reduced.uid] = reduced.unreadable or self._unreadable_row("", "is empty")
         else:
-            self.objects[reduced.uid] = reduced.value
+            self.objects[reduced.uid] = known if known is not None and known == reduced.value else reduced.value
             self._unreadable.pop(reduced.uid, None)
             self.vanished.pop(reduced.uid, None)
 

@@ -6,18 +6,19 @@ of its Jobs is. An owner of a kind that Acme does not list is known by the refer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
-from .attempts import OwnAttempt, own_attempt
+from .attempts import OLDEST, OwnAttempt, own_attempt
 from .pods import OwnerReference, Pod
 from .workloads import Workload
 
 T = TypeVar("T")
 
-MAX_OWNERS = 10  # on the way from a pod to its top-level owner; references are untrusted and may form a circle
+MAX_OWNERS = 100  # on the way from a pod to its top-level owner; references are untrusted
 NOT_A_JOB = frozenset({"CronJob", "Node"})  # owners whose objects are jobs of their own; a node owns its static pods
 
 
@@ -37,9 +38,24 @@ class WorkloadGroup:
     def is_ours(self) -> bool:
         return any(part.owner.key for part in self.workloads) or any(pod.owner.key for pod in self.pods)
 
+    @property
+    def uids(self) -> set[str]:
+        return {part.uid for part in self.workloads} | {pod.uid for pod in self.pods}
+
     @cached_property
     def attempt(self) -> OwnAttempt | None:
         return own_attempt(self.workloads, self.pods, self.top.uid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KnownGroups:
+    """The pods and workloads as of one look, by uid, and the groups that follow from them."""
+
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    tops: Mapping[str, str] = field(default_factory=dict)  # uid of a pod or workload → uid of its group
+    groups: Mapping[str, WorkloadGroup] = field(default_factory=dict)
+    listed: Mapping[str, WorkloadGroup] = field(default_factory=dict)
 
 
 class GroupCache:
@@ -48,52 +64,17 @@ class GroupCache:
     """
 
     def __init__(self) -> None:
-        self._pods: Mapping[str, Pod] = {}
-        self._workloads: Mapping[str, Workload] = {}
-        self._tops: dict[str, str] = {}  # uid of a pod or workload → that of its top-level owner
-        self._groups: dict[str, WorkloadGroup] = {}
-        self._shown: dict[str, WorkloadGroup] = {}
+        self._known = _KnownGroups()
 
     def update(self, pods: Mapping[str, Pod], workloads: Mapping[str, Workload]) -> Mapping[str, WorkloadGroup]:
-        """The groups that hold or request GPUs, or that Acme submitted, by the uid of the top-level owner. All are by
-        uid; what is read anew is another object.
+        """The groups that hold or request GPUs, or that Acme submitted, by the uid of the top-level owner. What is read
+        anew is another object. After an interruption, the next call starts from the last result.
         """
-        changed = _changed_uids(self._pods, pods) | _changed_uids(self._workloads, workloads)
-        self._pods, self._workloads = pods, workloads
+        known = self._known
+        changed = _changed_uids(known.pods, pods) | _changed_uids(known.workloads, workloads)
         if changed:
-            self._form_again(self._take_apart(changed))
-        return self._shown
-
-    def _take_apart(self, changed: set[str]) -> set[str]:
-        """Remove the groups of these, and return the uids of their parts. An owner that appears or vanishes moves what
-        it owns, which was in its own group or in that of its top.
-        """
-        moving = set(changed)
-        for uid in {*changed, *(self._tops.get(uid, uid) for uid in changed)}:
-            self._shown.pop(uid, None)
-            if group := self._groups.pop(uid, None):
-                moving.update(workload.uid for workload in group.workloads)
-                moving.update(pod.uid for pod in group.pods)
-        for uid in moving:
-            self._tops.pop(uid, None)
-        return moving
-
-    def _form_again(self, moving: set[str]) -> None:
-        formed: dict[str, WorkloadGroup] = {}
-        for uid, workload in _in_order(self._workloads, moving):
-            self._group_of(uid, _follow_controllers(workload, self._workloads), formed).workloads.append(workload)
-        for uid, pod in _in_order(self._pods, moving):
-            self._group_of(uid, _top_of_pod(pod, self._workloads), formed).pods.append(pod)
-        self._groups.update(formed)
-        self._shown.update((uid, group) for uid, group in formed.items() if group.gpus_per_pod or group.is_ours)
-
-    def _group_of(self, uid: str, top: OwnerReference, formed: dict[str, WorkloadGroup]) -> WorkloadGroup:
-        """The group to which an object is added: another object than before, because others have that one."""
-        self._tops[uid] = top.uid
-        if top.uid not in formed:
-            before = self._groups.get(top.uid, WorkloadGroup(top))
-            formed[top.uid] = WorkloadGroup(top, [*before.workloads], [*before.pods])
-        return formed[top.uid]
+            self._known = _regroup(known, pods, workloads, changed)
+        return self._known.listed
 
 
 def _changed_uids(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
@@ -101,27 +82,78 @@ def _changed_uids(before: Mapping[str, object], now: Mapping[str, object]) -> se
     return gone | {uid for uid, value in now.items() if before.get(uid) is not value}
 
 
-def _in_order(objects: Mapping[str, T], uids: Collection[str]) -> Iterator[tuple[str, T]]:
-    """Those of the objects with these uids, in a stable order."""
-    return ((uid, objects[uid]) for uid in sorted(uids) if uid in objects)
+def _regroup(
+    known: _KnownGroups, pods: Mapping[str, Pod], workloads: Mapping[str, Workload], changed: set[str]
+) -> _KnownGroups:
+    """Form the groups anew that had or get a changed part, each from all its parts, so that the result does not depend
+    on the order of changes. What an unknown owner owns is in a group under the owner's uid.
+    """
+    references: dict[str, OwnerReference] = {}
+    stale: set[str] = set()
+    regrouped, waiting = set(changed), set(changed)
+    touched = {*changed, *(known.tops[uid] for uid in changed if uid in known.tops)}
+    while waiting or touched - stale:
+        for uid in waiting:
+            if part := workloads.get(uid) or pods.get(uid):
+                references[uid] = _top_of(part, workloads)
+                touched.add(references[uid].uid)
+        members = {uid for top in touched - stale if top in known.groups for uid in known.groups[top].uids}
+        stale |= touched
+        waiting = members - regrouped
+        regrouped |= members
+    groups = _form_groups(references, pods, workloads)
+    listed = {uid: group for uid, group in groups.items() if group.gpus_per_pod or group.is_ours}
+    return _KnownGroups(
+        pods=pods,
+        workloads=workloads,
+        tops=_without(known.tops, regrouped) | {uid: top.uid for uid, top in references.items()},
+        groups=_without(known.groups, stale) | groups,
+        listed=_without(known.listed, stale) | listed,
+    )
 
 
-def _top_of_pod(pod: Pod, workloads: Mapping[str, Workload]) -> OwnerReference:
-    controller = pod.controller
-    if controller is None or controller.kind in NOT_A_JOB:
-        return OwnerReference(uid=pod.uid, kind="Pod", name=pod.name)
-    owner = workloads.get(controller.uid)
-    return _follow_controllers(owner, workloads) if owner else controller
+def _without(values: Mapping[str, T], uids: Set[str]) -> dict[str, T]:
+    left = dict(values)
+    for uid in uids:
+        left.pop(uid, None)
+    return left
 
 
-def _follow_controllers(workload: Workload, workloads: Mapping[str, Workload]) -> OwnerReference:
-    top = OwnerReference(uid=workload.uid, kind=workload.kind, name=workload.name)
-    for _ in range(MAX_OWNERS):
-        controller = workload.controller
+def _form_groups(
+    references: Mapping[str, OwnerReference], pods: Mapping[str, Pod], workloads: Mapping[str, Workload]
+) -> dict[str, WorkloadGroup]:
+    """The groups of these pods and workloads, the oldest parts first. `references` says to which group each belongs."""
+    groups: dict[str, WorkloadGroup] = {}
+    for workload in sorted((workloads[uid] for uid in references if uid in workloads), key=_age):
+        top = references[workload.uid]
+        groups.setdefault(top.uid, WorkloadGroup(top)).workloads.append(workload)
+    for pod in sorted((pods[uid] for uid in references if uid in pods), key=_age):
+        top = references[pod.uid]
+        groups.setdefault(top.uid, WorkloadGroup(top)).pods.append(pod)
+    return groups
+
+
+def _age(part: Pod | Workload) -> tuple[datetime, str]:
+    return (part.created_at or OLDEST, part.uid)
+
+
+def _top_of(part: Pod | Workload, workloads: Mapping[str, Workload]) -> OwnerReference:
+    """The top-level owner: the last known one, or the reference to an unknown one. Owners that own each other in a
+    circle have the one with the smallest uid as top.
+    """
+    chain: dict[str, Pod | Workload] = {}
+    while part.uid not in chain and len(chain) < MAX_OWNERS:
+        chain[part.uid] = part
+        controller = part.controller
         if controller is None or controller.kind in NOT_A_JOB:
-            break
-        top = controller
-        if (next_owner := workloads.get(controller.uid)) is None:
-            break
-        workload = next_owner
-    return top
+            return _reference_to(part)
+        if controller.uid not in workloads:
+            return controller
+        part = workloads[controller.uid]
+    uids = list(chain)
+    circle = uids[uids.index(part.uid) :] if part.uid in chain else uids
+    return _reference_to(chain[min(circle)])
+
+
+def _reference_to(part: Pod | Workload) -> OwnerReference:
+    return OwnerReference(uid=part.uid, kind=part.kind if isinstance(part, Workload) else "Pod", name=part.name)

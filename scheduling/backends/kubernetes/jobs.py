@@ -24,11 +24,11 @@ from .workloads import Workload
 NOBODY = Owner(user="", team="", key="", installation="")
 
 
-class JobListing:
+class JobCache:
     """The jobs as of the last look. Only groups that changed, or that wait, are read again."""
 
     def __init__(self) -> None:
-        self._basis: object = None
+        self._derived_for: object = None
         self._jobs: dict[str, tuple[WorkloadGroup, BackendJob]] = {}
 
     def jobs(
@@ -40,8 +40,8 @@ class JobListing:
         late: frozenset[str],
     ) -> list[BackendJob]:
         """See `group_job`."""
-        known = self._jobs if self._basis == (lost_nodes, late) else {}
-        self._basis, self._jobs = (lost_nodes, late), {}
+        known = self._jobs if self._derived_for == (lost_nodes, late) else {}
+        self._derived_for, self._jobs = (lost_nodes, late), {}
         for uid, group in groups.items():
             before, job = known.get(uid, (None, None))
             if job is None or before is not group or job.state == State.PENDING:

@@ -34,6 +34,7 @@ STATE_OF_REASON = {
     **dict.fromkeys(("Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI"), State.PREEMPTED),
     **dict.fromkeys(("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"), State.NODE_FAIL),
     **dict.fromkeys(("TerminationByKubelet", "DeletionByTaintManager", "DeletionByPodGC"), State.NODE_FAIL),
+    "ContainerStatusUnknown": State.NODE_FAIL,  # the kubelet found no trace of it, as after a reboot
     **dict.fromkeys(("UnexpectedAdmissionError", "NodeAffinity", "NodeSelectorMismatching"), State.BOOT_FAIL),
 }
 OUT_OF_RESOURCE = "OutOf"  # `OutOfcpu`, `OutOfnvidia.com/gpu`: the kubelet had less than the scheduler believed

@@ -254,7 +254,7 @@ def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob
         for attempt, node, promised, _ in held.gpus_by_attempt_and_node()
         for old, new in _gpu_index_swaps(promised, actual.get((keys[attempt], nodes[node]), ()))
     ]
-    with skip_row_on_error("the GPU indices"):
+    with skip_row_on_error("the correction of GPU indices"):
         job_actions.correct_gpus(corrections)
 
 

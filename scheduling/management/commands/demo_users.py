@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 NODES_CHECK_S = 0.5
 OBSERVED_CHECK_S = 10.0
 WORKLOADS_CHECK_S = 300.0
+LONG_RUN_CHECK_S = 60.0
 MAX_NODES_WAIT_S = 60.0
 
 
@@ -53,7 +54,7 @@ class Command(BaseCommand):
             "--longest", type=float, default=18_000.0, help="maximum run time of a short job, in seconds of the trace"
         )
         parser.add_argument(
-            "--load", type=float, default=0.9, help="offered load of short jobs, as a share of the GPUs left for them"
+            "--load", type=float, default=0.7, help="offered load of short jobs, as a share of the GPUs left for them"
         )
         parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers")
 
@@ -100,7 +101,7 @@ class SiteUsers:
         self.load: demo.DemoLoad | None = None
         self._size, self._load_share, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
         self._gaps: Iterator[float] = iter(())
-        self._next_checkpoint = self._next_workloads = clock.now()
+        self._next_checkpoint = self._next_workloads = self._next_long_run = clock.now()
 
     def act(self) -> float:
         if self.cluster.is_kubernetes and clock.now() >= self._next_workloads:
@@ -112,7 +113,9 @@ class SiteUsers:
         if clock.now() >= self._next_checkpoint and not Campaign.objects.unfinished().exists():
             demo.evaluate(self.cluster, clock.now())
             self._next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
-        self._submit(demo.missing_long_runs(self.cluster, self.load, self._dice))
+        if clock.now() >= self._next_long_run:
+            self._submit(demo.missing_long_runs(self.cluster, self.load, self._dice))
+            self._next_long_run = clock.now() + timedelta(seconds=LONG_RUN_CHECK_S)
         if Job.objects.waiting().filter(cluster=self.cluster).count() < demo.MAX_WAITING_JOBS:
             self._submit([workload.sample_job(self._dice, self.load.short_jobs)])
         return next(self._gaps)

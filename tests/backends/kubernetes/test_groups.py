@@ -15,25 +15,25 @@ from tests.backends.kubernetes.objects import pod, workload
 
 POD = read_pod(pod(), OwnerMapping())
 WORKLOAD = read_workload(workload(), "Job", "/apis/batch/v1/jobs", OwnerMapping())
-OWNERS = tuple(f"w{number}" for number in range(4))  # each may be controlled by a later one
+OWNERS = tuple(f"w{number}" for number in range(4))  # each may be controlled by any one, also in circles
 PODS = tuple(f"p{number}" for number in range(3))
 
 
-def owned(part, uid, by):
-    controller = OwnerReference(uid=by, kind="Job", name=by) if by else None
+def owned(part, uid, by, kind="Job"):
+    controller = OwnerReference(uid=by, kind=kind, name=f"{kind}-{by}") if by else None
     return replace(part, uid=uid, name=uid, controller=controller)
 
 
 @st.composite
 def states(draw):
-    """Some pods and workloads, each perhaps controlled by a workload that is known or not."""
-    workloads = {
-        uid: owned(WORKLOAD, uid, draw(st.sampled_from(("", *OWNERS[number + 1 :]))))
-        for number, uid in enumerate(OWNERS)
-        if draw(st.booleans())
-    }
-    pods = {uid: owned(POD, uid, draw(st.sampled_from(("", *OWNERS)))) for uid in PODS if draw(st.booleans())}
-    return pods, workloads
+    """Some pods and workloads, each perhaps controlled by a workload that is known or not, under a kind that may be
+    wrong."""
+
+    def drawn(part, uids):
+        controllers, kinds = st.sampled_from(("", *OWNERS)), st.sampled_from(("Job", "RayCluster"))
+        return {uid: owned(part, uid, draw(controllers), draw(kinds)) for uid in uids if draw(st.booleans())}
+
+    return drawn(POD, PODS), drawn(WORKLOAD, OWNERS)
 
 
 def kept(before, now):
@@ -43,7 +43,7 @@ def kept(before, now):
 
 def contents(groups):
     return {
-        uid: (group.top, {part.uid for part in group.workloads}, {one.uid for one in group.pods})
+        uid: (group.top, [part.uid for part in group.workloads], [one.uid for one in group.pods])
         for uid, group in groups.items()
     }
 
@@ -70,3 +70,11 @@ def test_group_without_changes_stays_the_same_object():
     assert after["w0"] is before["w0"]
     assert after["w1"] is not before["w1"]
     assert before["w1"].pods == [second]
+
+
+def test_group_is_named_by_its_owner_and_not_by_what_others_say_about_it():
+    owner, pod = owned(WORKLOAD, "w0", ""), owned(POD, "p0", "w0", kind="RayCluster")
+
+    (group,) = GroupCache().update({"p0": pod}, {"w0": owner}).values()
+
+    assert group.top == OwnerReference(uid="w0", kind="Job", name="w0")

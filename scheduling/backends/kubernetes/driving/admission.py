@@ -127,25 +127,25 @@ class SettledAttempts:
     """The attempts that run and need no step, until they change, or the lost nodes or the late pods do."""
 
     def __init__(self) -> None:
-        self._basis: object = None
-        self._by_id: dict[int, OwnAttempt] = {}  # by id() of the attempt, which is kept, so that no other gets its id
+        self._derived_for: object = None
+        self._by_uid: dict[str, OwnAttempt] = {}
 
     def unsettled(
         self, attempts: Iterable[OwnAttempt], lost_nodes: Collection[str], late: Collection[str]
     ) -> list[OwnAttempt]:
         """Those to look at. The settled ones that are not among the attempts any more are forgotten."""
-        known = self._by_id if self._basis == (lost_nodes, late) else {}
-        self._basis, self._by_id = (lost_nodes, late), {}
+        known = self._by_uid if self._derived_for == (lost_nodes, late) else {}
+        self._derived_for, self._by_uid = (lost_nodes, late), {}
         found: list[OwnAttempt] = []
         for attempt in attempts:
-            if id(attempt) in known:
-                self._by_id[id(attempt)] = attempt
+            if known.get(attempt.owner.uid) is attempt:
+                self.add(attempt)
             else:
                 found.append(attempt)
         return found
 
     def add(self, attempt: OwnAttempt) -> None:
-        self._by_id[id(attempt)] = attempt
+        self._by_uid[attempt.owner.uid] = attempt
 
 
 def next_steps(
