@@ -249,7 +249,7 @@ def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blo
         f"{max(0, left) / 1000:,.1f} of {budget.watts / 1000:,.1f} kW for jobs are left."
     )
     if need.watts > budget.watts:
-        why += " It can never start under this budget."
+        why += " The whole budget is too small for it."
     return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why)
 
 

@@ -116,10 +116,9 @@ class PowerAreas:
     def _affordable(self, inside: NodeSet, left: int, part: int) -> NodeSet:
         """As many nodes of the set as there is power for: awake ones first, then those with the lowest numbers."""
         chosen = 0
-        for asleep in (0, self._asleep):
-            group = inside & asleep if asleep else inside & ~self._asleep
+        for group, sleeps in ((inside & ~self._asleep, False), (inside & self._asleep, True)):
             for number in members(group):
-                cost = part + (self._wake_w[number] if asleep else 0)
+                cost = part + (self._wake_w[number] if sleeps else 0)
                 if cost > left:
                     break
                 chosen, left = chosen | 1 << number, left - cost

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from scheduling.power.power_predictions import PeakHistory, class_end_w
 CPU_NODE_W = 300
 
 
+@lru_cache(maxsize=256)
 def idle_node_w(gpus: int, gpu_model: str) -> int:
     """What a node draws that is awake and idle."""
     if not gpus:
@@ -30,6 +32,13 @@ def idle_node_w(gpus: int, gpu_model: str) -> int:
 
 def _limit_w(gpu_model: str) -> float:
     return model_power_w(gpu_model) or FULL_W
+
+
+@lru_cache(maxsize=1024)
+def _above_idle_w(gpu_w: float, idle_w: float) -> float:
+    """What a node draws more for a GPU at this power than for an idle one."""
+    fleet = PowerFleet(nodes=1, clocks=GpuClocks(idle_w=idle_w))
+    return float(fleet.watts_above_idle(np.array(gpu_w)))
 
 
 class PowerForecast:
@@ -53,6 +62,4 @@ class PowerForecast:
         """
         limits = [_limit_w(model) for model in models] or [FULL_W]
         peak_w = max(class_end_w(measured_w), self._history.predicted_w(scopes, max(limits)))
-        fleet = PowerFleet(nodes=1, clocks=GpuClocks(idle_w=IDLE_SHARE * min(limits)))
-        above_w = float(fleet.watts_above_idle(np.array(peak_w)))
-        return max(1, math.ceil((gpus + gpu_milli / WHOLE_GPU) * above_w))
+        return max(1, math.ceil((gpus + gpu_milli / WHOLE_GPU) * _above_idle_w(peak_w, IDLE_SHARE * min(limits))))

@@ -45,6 +45,7 @@ class _Powered:
         self._cluster = cluster
         self._nodes = nodes
         self._models = {node.pk: node.gpu_model for node in nodes if node.gpus}
+        self._all_models = set(self._models.values())
         busy = {node for job in picture.running for node in job.places}
         self._idle_w = {node.pk: idle_node_w(node.gpus, node.gpu_model) for node in nodes}
         self._asleep = {node.pk for node in nodes if NodeFlag.POWERED_DOWN in node.flags and node.pk not in busy}
@@ -68,7 +69,7 @@ class _Powered:
         """Jobs with equal requests and predictions share one request, which saves the engine comparisons."""
         similar = _similar(job)
         if (need := self._needs.get((id(job.need), similar))) is None:
-            powered = _with_watts(job.need, self._forecast, similar, set(self._models.values()))
+            powered = _with_watts(job.need, self._forecast, similar, self._all_models)
             need = self._needs[id(job.need), similar] = self._equal.setdefault(powered, powered)
         return replace(job, need=need)
 

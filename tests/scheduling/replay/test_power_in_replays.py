@@ -177,7 +177,7 @@ def engine_with(budget):
         (
             21_000,
             "It is predicted to need 21.0 kW; of power budget row 3, 5.0 of 20.0 kW for jobs are left."
-            " It can never start under this budget.",
+            " The whole budget is too small for it.",
         ),
     ],
     ids=["waits", "never"],
