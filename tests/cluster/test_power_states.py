@@ -102,6 +102,18 @@ def test_node_that_is_asked_to_wake_while_it_boots_is_down_as_it_does_not_boot_t
     assert (cluster.node_state(A)[0], cluster.nodes[A].reason) == (NodeState.DOWN, "ResumeTimeout reached")
 
 
+def test_job_that_starts_on_a_booting_node_waits_for_that_boot():
+    cluster = asleep(A)
+    first = cluster.submit(request(A, seconds=100), NOW + 20)
+    cluster.advance_to(NOW + 21)
+    second = cluster.submit(request(A, seconds=100), NOW + 25)
+
+    job = after(cluster, 20 + BOOT_S + 1, second)
+
+    assert flags(cluster, 20 + BOOT_S + 1) == frozenset()
+    assert (job.state, cluster.jobs[first.id].state) == (State.RUNNING, State.RUNNING)
+
+
 def test_node_that_does_not_wake_is_down_until_it_is_resumed():
     cluster = asleep(A)
     job = cluster.submit(request(A), NOW + 20)

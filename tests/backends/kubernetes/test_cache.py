@@ -42,6 +42,18 @@ def test_events_change_the_listed_objects(cache):
     assert (names(cache.vanished), cache.vanished["uid-b"].gone_at) == (["b"], NOW)
 
 
+def test_equal_objects_stay_the_same_when_they_are_listed_again(cache):
+    list_all(cache, pod("a"), pod("b"))
+    before, changes = dict(cache.objects), cache.changes
+
+    list_all(cache, pod("a"), pod("b", on="n1"), version="6")
+    cache.apply(event("MODIFIED", pod("a")), NOW)
+
+    assert cache.objects["uid-a"] is before["uid-a"]
+    assert cache.objects["uid-b"].node == "n1"
+    assert cache.changes == changes + 2  # the list, and the pod that has a node now
+
+
 def test_event_that_comes_twice_changes_nothing(cache):
     list_all(cache, pod("a"))
     gone = event("DELETED", pod("a"))

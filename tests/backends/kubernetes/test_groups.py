@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,17 @@ def test_group_is_named_by_its_owner_and_not_by_what_others_say_about_it():
     (group,) = GroupCache().update({"p0": pod}, {"w0": owner}).values()
 
     assert group.top == OwnerReference(uid="w0", kind="Job", name="w0")
+
+
+def test_update_that_is_interrupted_loses_nothing():
+    cache, first, second = GroupCache(), owned(POD, "p0", ""), owned(POD, "p1", "")
+    cache.update({"p0": first}, {})
+
+    class Interrupting(dict):
+        def get(self, key, default=None):
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        cache.update({"p0": replace(first, gone_at=None), "p1": second}, Interrupting())
+
+    assert set(cache.update({"p0": first, "p1": second}, {})) == {"p0", "p1"}

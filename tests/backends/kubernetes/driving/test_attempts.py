@@ -23,7 +23,7 @@ from scheduling.backends.kubernetes.driving.admission import (
 )
 from scheduling.backends.kubernetes.ends import PodEnd
 from scheduling.backends.kubernetes.groups import GroupCache
-from scheduling.backends.kubernetes.jobs import group_job
+from scheduling.backends.kubernetes.jobs import JobCache, group_job
 from scheduling.backends.kubernetes.nodes import read_node
 from scheduling.backends.kubernetes.ownership import INSTALLATION_LABEL, KEY_LABEL, OwnerMapping
 from scheduling.backends.kubernetes.plans import end_annotation
@@ -336,3 +336,34 @@ def test_deleting_a_waiting_pod_cancels_its_attempt():
     seen = Seen(single, gone=["acme-a"])
 
     assert (seen.job().state, seen.steps()) == (State.CANCELLED, [])
+
+
+# --- what is kept from one look to the next
+
+
+def test_settled_attempt_is_looked_at_again_when_its_node_is_lost():
+    top = owner(nodes=("n1",), admitted=("uid-acme-k1-1-0",))
+    seen, settled = Seen(top, rank(0, top, on="n1", **DELETING)), SettledAttempts()
+
+    def steps(lost):
+        return next_steps(seen.attempts, FreeCapacity(NODES.values(), seen.pods), lost, (), NOW, settled)
+
+    assert steps(()) == steps(()) == []
+    assert settled.unsettled(seen.attempts, (), ()) == []
+    (end,) = steps(("n1",))
+    assert end.end.state == State.NODE_FAIL
+
+
+def test_job_is_read_again_when_its_group_or_the_lost_nodes_change():
+    running = Seen(ADMITTED, rank(0, ADMITTED, on="n1"), rank(1, ADMITTED, on="n2"))
+    failed = Seen(ADMITTED, rank(0, ADMITTED, on="n1", phase="Failed"), rank(1, ADMITTED, on="n2"))
+    cache = JobCache()
+
+    def job(seen, lost=frozenset()):
+        (found,) = cache.jobs(seen.groups, seen.parts, {}, lost, frozenset())
+        return found
+
+    first = job(running)
+    assert job(running) is first
+    assert job(running, frozenset({"n1"})) is not first
+    assert job(failed).state == State.FAILED
