@@ -137,8 +137,8 @@ def test_a_fragment_runs_only_its_own_queries(ada, django_assert_num_queries):
     submitted(by="ada")
 
     # session, user, clock, rights; clusters; whether there are nodes, held and hanging jobs, unknown outcomes,
-    # incidents, proposals of recovery and of sleep
-    with django_assert_num_queries(4 + 1 + 7):
+    # incidents, proposals of recovery and of sleep, caps of power
+    with django_assert_num_queries(4 + 1 + 8):
         htmx(ada, "/", "exceptions")
 
 
@@ -213,7 +213,7 @@ def test_the_number_of_queries_of_the_home_page_does_not_depend_on_the_jobs(ada,
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(29):
+    with django_assert_num_queries(30):
         ada.get("/")
 
 
