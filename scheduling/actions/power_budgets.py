@@ -106,11 +106,11 @@ def _nodes(row: PowerBudget) -> list[Node]:
         raise InvalidField("place", f"is required for the scope {row.scope}")
     found = list(nodes.filter(**{row.scope: row.place}))
     if not found:
-        raise InvalidField("place", f"no node of {row.cluster} is in {row.scope} {row.place[:40]}; {_known(row)}")
+        raise InvalidField("place", f"no node of {row.cluster} is in {row.scope} {row.place[:40]}; {_places_text(row)}")
     return found
 
 
-def _known(row: PowerBudget) -> str:
+def _places_text(row: PowerBudget) -> str:
     rows = Node.objects.filter(cluster=row.cluster).exclude(**{row.scope: ""}).order_by(row.scope)
     names = list(rows.values_list(row.scope, flat=True).distinct()[: MAX_NAMED_PLACES + 1])
     more = " and more" if len(names) > MAX_NAMED_PLACES else ""

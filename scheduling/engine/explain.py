@@ -271,7 +271,7 @@ def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGro
 
 
 def named_budgets(why: str) -> list[str]:
-    """The power budgets that a wait reason names."""
+    """The names of the power budgets that the sentence of a wait reason contains."""
     if found := ONE_BUDGET.search(why):
         return [found["name"]]
     return found["names"].split(", ") if (found := SOME_BUDGETS.search(why)) else []

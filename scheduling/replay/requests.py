@@ -218,14 +218,14 @@ def profile_table(
             raise InvalidReplaySetting("profiles", "is needed with pair_speeds and draw_profiles")
         return None
     try:
-        rows = profiles_from_rows(_named_rows(profiles))
-        pairs = pairs_from_rows(_named_rows(pair_speeds), rows)
+        rows = profiles_from_rows(_with_error_labels(profiles))
+        pairs = pairs_from_rows(_with_error_labels(pair_speeds), rows)
     except InvalidProfiles as error:
         raise InvalidReplaySetting(error.field, error.why) from None
     return ProfileTable(rows=rows, pairs=pairs, are_drawn=draw_profiles)
 
 
-def _named_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+def _with_error_labels(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     return [(str(row.get("where", f"entry {number}")), row) for number, row in enumerate(rows)]
 
 
