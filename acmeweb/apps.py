@@ -6,4 +6,6 @@ class AcmeWebConfig(AppConfig):
 
     def ready(self) -> None:
         # Processes that only send tasks need the broker's address too
-        from acmeweb import celery  # noqa: F401
+        from acmeweb import celery, database_times  # noqa: F401
+
+        database_times.use_fast_time_loader_in_new_connections()
