@@ -1,8 +1,8 @@
 """Times that are read from the database.
 
 Django parses each `timestamptz` with a regular expression in Python. PostgreSQL sends times in UTC in a form that
-`datetime.fromisoformat` reads, which is in C and fifteen times as fast. With thousands of running jobs, a tenth of a turn
-was spent on parsing times.
+`datetime.fromisoformat` reads, which is in C and fifteen times as fast. With thousands of running jobs, a tenth of a
+turn was spent on parsing times.
 """
 
 from __future__ import annotations

@@ -51,6 +51,23 @@ class CheckpointReporter(Protocol):
     ) -> None: ...
 
 
+class _ReusableStager(DefaultStager):
+    """A stager for all saves of a training. torch 2.11 and 2.12 close its inner stager after each use, so the second
+    save would fail. Here the inner stager stays open, with its buffers, until the checkpointer is closed.
+    """
+
+    def __init__(self, options: StagingOptions) -> None:
+        super().__init__(options)
+        self._inner = getattr(self, "_state_dict_stager", None)
+        if self._inner is not None:
+            self._close_inner, self._inner.close = self._inner.close, lambda: None
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close = self._close_inner
+        super().close()
+
+
 class AsyncCheckpointer:
     """One instance per process of a training; all call `save` with their part of the state, in the same order.
 
@@ -78,7 +95,7 @@ class AsyncCheckpointer:
         self._group = dist.new_group(backend="gloo") if self._together else None
         self._by_process = processes and self._together
         gpu = torch.accelerator.is_available()
-        self._stager = DefaultStager(
+        self._stager = _ReusableStager(
             StagingOptions(
                 use_pinned_memory=gpu,
                 use_shared_memory=self._by_process,

@@ -18,6 +18,7 @@ if TORCH_AT:
 torch = pytest.importorskip("torch", reason="torch is not installed; `.ci/run` installs its CPU build")
 
 from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - needs torch
+from torch.distributed.checkpoint.staging import DefaultStager  # noqa: E402
 
 from failures.actions import checkpoint_listing  # noqa: E402
 from failures.recovery import checkpoints  # noqa: E402
@@ -75,6 +76,26 @@ def test_the_state_may_change_as_soon_as_save_returns(tmp_path):
         saving.restore(again)
 
     assert again["model"]["w"].eq(1.0).all()
+
+
+def test_later_saves_work_where_torch_closes_its_stager_after_each_use(tmp_path, monkeypatch):
+    """As torch 2.11 and 2.12 do."""
+    stage = DefaultStager._stage
+
+    def stage_and_close(stager, state_dict, **options):
+        staged = stage(stager, state_dict, **options)
+        stager._state_dict_stager.close()
+        return staged
+
+    monkeypatch.setattr(DefaultStager, "_stage", stage_and_close)
+    with AsyncCheckpointer(tmp_path) as saving:
+        for step in (1, 2, 3):
+            saving.save(state(float(step)), step)
+        saving.wait()
+        again = state(0.0)
+        assert saving.restore(again) == 3
+
+    assert again["model"]["w"].eq(3.0).all()
 
 
 def test_newest_checkpoints_stay_and_older_ones_are_pruned(tmp_path):
