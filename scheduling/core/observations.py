@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
@@ -22,8 +23,7 @@ MAX_START_DELAY = timedelta(seconds=90)  # a controller may schedule only once a
 MOST_DOUBLINGS = 5  # an attempt that never starts is requeued ever more rarely
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptFacts:
+class AttemptFacts(NamedTuple):
     """What our record says about a live attempt."""
 
     backend_id: str
@@ -149,8 +149,8 @@ def _reason_text(job: BackendJob) -> str:
 
 def pick_job(jobs: Sequence[BackendJob], backend_id: str) -> tuple[BackendJob | None, list[BackendJob]]:
     """Of all jobs with one key: the one that counts, and the other live ones, which must be cancelled."""
-    if not jobs:
-        return None, []
+    if len(jobs) <= 1:
+        return next(iter(jobs), None), []
     ordered = sorted(jobs, key=lambda job: _preference(job, backend_id))
     chosen = ordered[0]
     return chosen, [job for job in ordered[1:] if job.state not in FINAL_STATES]

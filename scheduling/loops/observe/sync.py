@@ -15,9 +15,8 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
@@ -85,8 +84,7 @@ def _with_labeled_gpus(cluster: Cluster, jobs: ClusterListing[BackendJob]) -> Cl
     return ClusterListing((observations.with_labeled_gpus(job, holders) for job in jobs), jobs.unreadable)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyncedAttempt:
+class SyncedAttempt(NamedTuple):
     pk: int
     has_record: bool
     has_gpus: bool  # its allocations name GPUs, or it needs none

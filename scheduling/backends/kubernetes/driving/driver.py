@@ -200,9 +200,8 @@ class AttemptDriver:
         attempt counts as ended.
         """
         late: set[str] = set()
-        for attempt in attempts:
-            unseen = set(attempt.unseen_uids) - self._deleted_uids
-            if unseen:
+        for attempt in (one for one in attempts if one.unseen_uids):
+            if unseen := set(attempt.unseen_uids) - self._deleted_uids:
                 found = self._listed_uids(attempt, deadline)
                 late |= unseen & found
                 self._deleted_uids |= unseen - found
