@@ -370,7 +370,8 @@ def _resource_need(
 
 def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
     hanging = set(ClusterCommand.objects.hanging().filter(cluster=cluster).order_by().values_list("attempt", flat=True))
-    rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by()
+    # The state of the jobs leads the database to an index, also while it has no statistics of this cluster
+    rows = Attempt.objects.filter(job__cluster=cluster, job__state__in=LIVE_STATES, ended_at__isnull=True).order_by()
     return {
         pk: AttemptUsage(
             job_id=job,
