@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from acme_client import table
 from acme_client.api import Acme
+from acme_client.profile_files import PAIR_SPEEDS, PROFILES, read_profile_file
 from acme_client.terminal import (
     OutputFormat,
     OutputOption,
@@ -112,6 +114,25 @@ def simulate(
     load: Annotated[
         int | None, typer.Option("--load", help="Arrival rate in percent of the trace's; default: 100.")
     ] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(
+            "--profiles",
+            metavar="FILE",
+            help=f"CSV {PROFILES.header}: how jobs of a name use a GPU. For policies that let jobs share GPUs.",
+        ),
+    ] = None,
+    pair_speeds: Annotated[
+        Path | None,
+        typer.Option(
+            "--pair-speeds",
+            metavar="FILE",
+            help=f"CSV {PAIR_SPEEDS.header}: speeds of two jobs on the same GPUs; default: estimated.",
+        ),
+    ] = None,
+    draw_profiles: Annotated[
+        bool, typer.Option("--draw-profiles", help="Give each job one of the profiles at random, by the seed.")
+    ] = False,
     energy: Annotated[bool, typer.Option("--energy", help="Report energy and peak power.")] = False,
     power_budget_kw: Annotated[
         float | None, typer.Option("--power-budget-kw", help="Power that jobs must stay below; implies --energy.")
@@ -147,7 +168,11 @@ def simulate(
             "noise": noise,
         }
         request |= {"power_budget_kw": power_budget_kw, "price_per_kwh": price_per_kwh}
-        request |= {"energy": energy or None, "sleep": sleep or None}
+        request |= {"energy": energy or None, "sleep": sleep or None, "draw_profiles": draw_profiles or None}
+        request |= {
+            "profiles": read_profile_file(profiles, PROFILES) if profiles else None,
+            "pair_speeds": read_profile_file(pair_speeds, PAIR_SPEEDS) if pair_speeds else None,
+        }
         simulation = acme.post("simulations/", {name: value for name, value in request.items() if value is not None})
     else:
         simulation = acme.get(f"simulations/{id}/")

@@ -114,8 +114,8 @@ def _timed_run(workload: Workload, policy: str, setting: runs.SpeedSetting) -> r
 
 def _table_lines(found: Sequence[runs.Figures]) -> list[str]:
     """A text table with one row per policy."""
-    rows = [tuple(_cells(run, any(run["deadlines"] for run in found))) for run in found]
-    rows = [tuple(title for title, _ in rows[0]), *(tuple(cell for _, cell in row) for row in rows)]
+    runs_cells = [dict(_cells(run, any(run["deadlines"] for run in found))) for run in found]
+    rows = [list(runs_cells[0]), *(list(cells.values()) for cells in runs_cells)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
