@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from scheduling.engine.widths.afs import PairwiseGains
+from scheduling.engine.widths.dorm import EqualParts
 from scheduling.engine.widths.earliest_deadline import EarliestDeadline
 from scheduling.engine.widths.elasticflow import GuaranteedDeadlines
 from scheduling.engine.widths.equal_delays import EqualDelays
 from scheduling.engine.widths.equal_time import EqualTime
+from scheduling.engine.widths.gandiva import GrowToIdleGpus
 from scheduling.engine.widths.most_steps import MostSteps
 from scheduling.engine.widths.optimus import MarginalGains
 from scheduling.engine.widths.pollux import HarmonicSpeedups
@@ -28,7 +30,7 @@ WIDTHS: dict[str, Callable[[], WidthPolicy]] = {
     policy.name: policy
     for policy in (
         *(TwoQueues, MarginalGains, PairwiseGains, HarmonicSpeedups, GoodputByType, FairProgress, MostSteps),
-        *(EqualDelays, EqualTime, EarliestDeadline, GuaranteedDeadlines),
+        *(EqualDelays, EqualTime, GrowToIdleGpus, EqualParts, EarliestDeadline, GuaranteedDeadlines),
     )
 }
 ROUNDS: dict[str, Callable[[], RoundPolicy]] = {
