@@ -95,7 +95,7 @@ class Timetable:
     def __init__(self, view: WidthView, reserved: Mapping[int, Ints] | None = None) -> None:
         self._view = view
         deadlines = [job.deadline_s for job in view.jobs if math.isfinite(job.deadline_s)]
-        self.free: Ints = np.full(max(1, *map(self._rounds_until, deadlines), 1), view.gpus, np.int64)
+        self.free: Ints = np.full(max([1, *map(self._rounds_until, deadlines)]), view.gpus, np.int64)
         self.widths: dict[int, Ints] = {}
         for number, widths in (reserved or {}).items():
             self.reserve(number, widths)
