@@ -17,6 +17,8 @@ class EarliestDeadline(WidthPolicy):
         left = view.gpus
         widths: dict[int, int] = {}
         for job in sorted(view.jobs, key=lambda job: (job.deadline_s, job.number)):
+            if not left:
+                break
             curve = ScalingCurve.of(job, view)
             if gpus := int(curve.widths[curve.level(left)]):
                 widths[job.number] = gpus
