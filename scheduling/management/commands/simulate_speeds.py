@@ -23,7 +23,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from scheduling.engine.settings import MissingLibrary
 from scheduling.replay.speeds import runs
 from scheduling.replay.speeds.cluster import parse_nodes
-from scheduling.replay.speeds.policies import NAMES, parse_policies, widths_of
+from scheduling.replay.speeds.policies import parse_policies, widths_of
+from scheduling.replay.speeds.policy_texts import policy_lines
 from scheduling.replay.speeds.workload import (
     InvalidWorkload,
     Workload,
@@ -41,14 +42,16 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
+        epilog = "\n".join(["policies, by what they need to know:", "", *policy_lines()])
+        style = {"formatter_class": RawDescriptionHelpFormatter, "epilog": epilog}
+        return super().create_parser(prog_name, subcommand, **style, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("jobs", metavar="JOBS.csv", help="CSV submit_s,model,gpus,steps[,deadline_s]")
         add("speeds", metavar="SPEEDS.csv", help="CSV model,gpu_type,gpus,steps_per_s")
         add("--nodes", required=True, metavar="TYPE=NODESxGPUS", help="nodes of each GPU type, separated by commas")
-        add("--policy", required=True, metavar="POLICIES", help=f"one or more, separated by commas: {', '.join(NAMES)}")
+        add("--policy", required=True, metavar="POLICIES", help="one or more, separated by commas; see below")
         add(
             "--pair-speeds",
             metavar="FILE",

@@ -42,6 +42,7 @@ ROUNDS: dict[str, Callable[[], RoundPolicy]] = {
 }
 SEVERAL_TYPES = {GoodputByType.name}  # policies for widths that decide on GPUs of several types
 PAIRED = (PackedLeastAttained.name, RandomPairs.name)  # policies for rounds that put two jobs on the same GPUs
+SINGLE_GPU = (AlloX.name,)  # policies for rounds that plan jobs of one GPU
 NAMES = (*(f"widths {name}" for name in WIDTHS), *(f"rounds {name}" for name in ROUNDS))
 
 

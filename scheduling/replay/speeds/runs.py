@@ -14,7 +14,15 @@ from scheduling.replay.elastic.table_jobs import TableJob
 from scheduling.replay.rounds.kernel import ROUND_S, RoundSetting, replay_in_rounds
 from scheduling.replay.rounds.values import GpuTypes, RoundJobs, Speeds
 from scheduling.replay.speeds.cluster import TypeNodes
-from scheduling.replay.speeds.policies import PAIRED, ROUNDS, SEVERAL_TYPES, WIDTHS, rounds_of, widths_of
+from scheduling.replay.speeds.policies import (
+    PAIRED,
+    ROUNDS,
+    SEVERAL_TYPES,
+    SINGLE_GPU,
+    WIDTHS,
+    rounds_of,
+    widths_of,
+)
 from scheduling.replay.speeds.workload import InvalidWorkload, SpeedJob, SpeedTables, Workload
 
 WIDTHS_ROUND_S, RESTART_S = 60.0, 30.0
@@ -49,6 +57,9 @@ def check_replay(workload: Workload, policies: Sequence[str], setting: SpeedSett
         raise InvalidWorkload(f"round_s: {setting.round_s:g} is not from 1 to {MOST_ROUND_S:g}.")
     if not 0 <= setting.restart_s <= MOST_ROUND_S:
         raise InvalidWorkload(f"restart_s: {setting.restart_s:g} is not from 0 to {MOST_ROUND_S:g}.")
+    wide = next((job for job in workload.jobs if job.gpus > 1), None)
+    if wide and (single := [name for name in rounds_of(policies) if name in SINGLE_GPU]):
+        raise InvalidWorkload(f"{wide.where}: rounds {single[0]} plans jobs of one GPU, and this one has {wide.gpus}.")
     if widths_of(policies):
         _check_single_gpu(workload, setting.cluster)
     for job in workload.jobs:

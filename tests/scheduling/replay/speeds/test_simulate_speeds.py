@@ -11,6 +11,7 @@ from acmeweb.common.env import ROOT
 from scheduling.engine.widths.values import WidthPolicy
 from scheduling.replay.rounds.values import RoundPolicy
 from scheduling.replay.speeds.policies import NAMES
+from scheduling.replay.speeds.policy_texts import POLICY_GROUPS
 
 JOBS = "submit_s,model,gpus,steps,deadline_s\n0,net,1,400,\n0,net,2,800,700\n"
 SPEEDS = "model,gpu_type,gpus,steps_per_s\nnet,A100,1,1\nnet,A100,4,4\nnet,T4,1,0.5\nnet,T4,4,2\n"
@@ -130,6 +131,16 @@ def test_every_policy_of_both_replays_can_be_named():
     assert defined == set(NAMES)
 
 
+def test_every_policy_has_one_line_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        call_command("simulate_speeds", "--help")
+
+    lines = capsys.readouterr().out.splitlines()
+    for name in NAMES:
+        assert sum(line.startswith(f"  {name} ") for line in lines) == 1, name
+    assert [name for group in POLICY_GROUPS.values() for name in group if name not in NAMES] == []
+
+
 def subclasses(base):
     for found in base.__subclasses__():
         if found.__module__.startswith("scheduling."):
@@ -149,6 +160,8 @@ def example(tmp_path):
 def test_every_policy_ends_all_jobs_of_the_example(example, policy):
     if policy not in ("rounds las", "rounds max-sum"):
         pytest.importorskip("scipy")
+    if policy == "rounds allox":
+        (example / "jobs.csv").write_text("submit_s,model,gpus,steps\n0,vision,1,4000\n50,speech,1,9000\n")
     pairs = f"--pair-speeds {EXAMPLE / 'pair_speeds.csv'}" if policy in ("rounds las-packed", "rounds gandiva") else ""
 
     (run,) = runs(example, policy, nodes="A100=2x8", options=pairs)
@@ -259,6 +272,7 @@ def test_file_that_cannot_be_read_is_named(files):
         ({"nodes": "A100=1x4,T4=1x4"}, "policy: widths tiresias knows GPUs of one type only, and nodes has several."),
         ({"policy": "widths elasticflow", "nodes": "A100=1x6"}, "elasticflow needs nodes with a power of two of GPUs"),
         ({"policy": "rounds gandiva"}, "policy: rounds gandiva needs the speeds of pairs (--pair-speeds)."),
+        ({"policy": "rounds allox"}, "jobs.csv line 3: rounds allox plans jobs of one GPU, and this one has 2."),
         ({"options": "--round-s 0"}, "round_s: 0 is not from 1 to 86400."),
         ({"options": "--restart-s nan"}, "restart_s: nan is not from 0 to 86400."),
         (
