@@ -55,8 +55,12 @@ def check_replay(workload: Workload, policies: Sequence[str], setting: SpeedSett
         raise InvalidWorkload(f"pair_speeds: has an effect only with {names}.")
     if setting.round_s is not None and not 1 <= setting.round_s <= MOST_ROUND_S:
         raise InvalidWorkload(f"round_s: {setting.round_s:g} is not from 1 to {MOST_ROUND_S:g}.")
-    if not 0 <= setting.restart_s <= MOST_ROUND_S:
-        raise InvalidWorkload(f"restart_s: {setting.restart_s:g} is not from 0 to {MOST_ROUND_S:g}.")
+    widths_round_s = setting.round_s or WIDTHS_ROUND_S
+    if widths_of(policies) and not 0 <= setting.restart_s < widths_round_s:
+        # Otherwise jobs that take turns would restart for ever
+        raise InvalidWorkload(
+            f"restart_s: {setting.restart_s:g} is not from 0 to less than {widths_round_s:g} (round_s)."
+        )
     wide = next((job for job in workload.jobs if job.gpus > 1), None)
     if wide and (single := [name for name in rounds_of(policies) if name in SINGLE_GPU]):
         raise InvalidWorkload(f"{wide.where}: rounds {single[0]} plans jobs of one GPU, and this one has {wide.gpus}.")
@@ -64,6 +68,8 @@ def check_replay(workload: Workload, policies: Sequence[str], setting: SpeedSett
         _check_single_gpu(workload, setting.cluster)
     for job in workload.jobs:
         _check_job(job, workload.speeds, setting.cluster)
+    if rounds_of(policies):
+        _check_steps(workload, setting)
 
 
 def run_policy(workload: Workload, policy: str, setting: SpeedSetting) -> Figures:
@@ -104,6 +110,16 @@ def _check_job(job: SpeedJob, speeds: SpeedTables, cluster: Cluster) -> None:
         )
     if job.steps / fastest > MAX_ALONE_S:
         raise InvalidWorkload(f"{job.where}: the job would run longer than {MAX_ALONE_S:g} s.")
+
+
+def _check_steps(workload: Workload, setting: SpeedSetting) -> None:
+    """Rounds consist of whole steps, so each job must complete one in a round, also beside another job."""
+    round_s = setting.round_s or ROUND_S
+    part = min([1.0, *(workload.pairs.parts.values() if workload.pairs else ())])
+    for job in workload.jobs:
+        speeds = (_speed(workload.speeds, job, group.gpu_type) for group in setting.cluster)
+        if any(0 < speed * part * round_s < 1 for speed in speeds):
+            raise InvalidWorkload(f"{job.where}: a step takes longer than a round of {round_s:g} s.")
 
 
 # Widths

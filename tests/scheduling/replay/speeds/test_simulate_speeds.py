@@ -274,7 +274,8 @@ def test_file_that_cannot_be_read_is_named(files):
         ({"policy": "rounds gandiva"}, "policy: rounds gandiva needs the speeds of pairs (--pair-speeds)."),
         ({"policy": "rounds allox"}, "jobs.csv line 3: rounds allox plans jobs of one GPU, and this one has 2."),
         ({"options": "--round-s 0"}, "round_s: 0 is not from 1 to 86400."),
-        ({"options": "--restart-s nan"}, "restart_s: nan is not from 0 to 86400."),
+        ({"options": "--restart-s nan"}, "restart_s: nan is not from 0 to less than 60 (round_s)."),
+        ({"options": "--round-s 30"}, "restart_s: 30 is not from 0 to less than 30 (round_s)."),
         (
             {"policy": "rounds las", "options": "--restart-s 5"},
             "restart_s: has an effect only with policies for widths.",
@@ -284,6 +285,16 @@ def test_file_that_cannot_be_read_is_named(files):
 )
 def test_bad_option_is_refused_in_one_sentence(files, given, says):
     assert refused(files, **given).startswith(says)
+
+
+def test_step_that_does_not_fit_into_a_round_is_refused(files):
+    """Half a step per second in rounds of 2 s is enough, beside another job it is not."""
+    assert runs(files, "rounds las", nodes="T4=1x4", options="--round-s 2")
+    assert refused(files, "rounds las", nodes="T4=1x4", options="--round-s 1").startswith(
+        "jobs.csv line 2: a step takes longer than a round of 1 s."
+    )
+    paired = f"--round-s 2 --pair-speeds {files / 'pairs.csv'}"
+    assert "a step takes longer" in refused(files, "rounds las-packed", nodes="T4=1x4", options=paired)
 
 
 def test_speeds_of_pairs_without_a_policy_for_pairs_are_refused(files):
