@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.zoo_systems import chronus, fgd, gavel, lucid, pollux, shockwave, sia
+from bench.zoo_systems import chronus, elasticflow, fgd, gavel, lucid, pollux, shockwave, sia
 from bench.zoo_systems.artefacts import ArtefactMissing, Row
 
 SYSTEMS = {
@@ -32,6 +32,7 @@ SYSTEMS = {
     "Shockwave": shockwave.compare,
     "Sia": sia.compare,
     "Lucid": lucid.compare,
+    "ElasticFlow": elasticflow.compare,
 }
 MAX_DIFFERENCE = 0.05
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -87,6 +91,23 @@ def _power_columns(rows: Sequence[Mapping[str, Any]]) -> list[table.TableColumn]
     return [column(*one) for one in shown]
 
 
+@dataclass(frozen=True)
+class ProfileFile:
+    """The columns of a file: names, numbers, and whole numbers that may be left out."""
+
+    names: tuple[str, ...]
+    numbers: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> str:
+        return ",".join((*self.names, *self.numbers, *(f"[{name}]" for name in self.optional)))
+
+
+PROFILES = ProfileFile(("name",), ("gpu_percent", "memory_mb"), ("score",))
+PAIR_SPEEDS = ProfileFile(("name1", "name2"), ("speed1", "speed2"))
+
+
 def simulate(
     ctx: typer.Context,
     trace: Annotated[str, typer.Argument(help="acme:seren, acme:kalos, or history: past jobs of a cluster.")] = "",
@@ -112,6 +133,25 @@ def simulate(
     load: Annotated[
         int | None, typer.Option("--load", help="Arrival rate in percent of the trace's; default: 100.")
     ] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(
+            "--profiles",
+            metavar="FILE",
+            help=f"CSV {PROFILES.header}: how jobs of a name use a GPU. For policies that let jobs share GPUs.",
+        ),
+    ] = None,
+    pair_speeds: Annotated[
+        Path | None,
+        typer.Option(
+            "--pair-speeds",
+            metavar="FILE",
+            help=f"CSV {PAIR_SPEEDS.header}: speeds of two jobs on the same GPUs; default: estimated.",
+        ),
+    ] = None,
+    draw_profiles: Annotated[
+        bool, typer.Option("--draw-profiles", help="Give each job one of the profiles at random, by the seed.")
+    ] = False,
     energy: Annotated[bool, typer.Option("--energy", help="Report energy and peak power.")] = False,
     power_budget_kw: Annotated[
         float | None, typer.Option("--power-budget-kw", help="Power that jobs must stay below; implies --energy.")
@@ -147,7 +187,11 @@ def simulate(
             "noise": noise,
         }
         request |= {"power_budget_kw": power_budget_kw, "price_per_kwh": price_per_kwh}
-        request |= {"energy": energy or None, "sleep": sleep or None}
+        request |= {"energy": energy or None, "sleep": sleep or None, "draw_profiles": draw_profiles or None}
+        request |= {
+            "profiles": _profile_rows(profiles, PROFILES) if profiles else None,
+            "pair_speeds": _profile_rows(pair_speeds, PAIR_SPEEDS) if pair_speeds else None,
+        }
         simulation = acme.post("simulations/", {name: value for name, value in request.items() if value is not None})
     else:
         simulation = acme.get(f"simulations/{id}/")
@@ -155,6 +199,46 @@ def simulate(
         typer.echo(table.format_json(simulation) if output == OutputFormat.JSON else simulation["id"])
         return
     _print_simulation(_wait_for_simulation(acme, simulation["id"]), output)
+
+
+def _profile_rows(path: Path, columns: ProfileFile) -> list[dict[str, str | float]]:
+    """The rows. Ends the program with one sentence if the file is not such a table."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = csv.DictReader(lines, restval="")
+            if not {*columns.names, *columns.numbers} <= set(rows.fieldnames or ()):
+                exit_with_usage_error(f"{path}: must be a CSV with the columns {columns.header}.")
+            return [_entry(row, columns, f"{path} line {rows.line_num}") for row in rows]
+    except (OSError, UnicodeError, csv.Error) as error:
+        exit_with_usage_error(f"{path}: {error}")
+
+
+def _entry(row: Mapping[str, str], columns: ProfileFile, where: str) -> dict[str, str | float]:
+    entry: dict[str, str | float] = {name: row[name].strip() for name in columns.names}
+    entry |= {name: _number(row[name], name, where) for name in columns.numbers}
+    given: Sequence[str] = [name for name in columns.optional if (row.get(name) or "").strip()]
+    return entry | {name: _whole_number(row[name], name, where) for name in given}
+
+
+def _number(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        _refuse(text, name, where, "number")
+    return value
+
+
+def _whole_number(text: str, name: str, where: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        _refuse(text, name, where, "whole number")
+
+
+def _refuse(text: str, name: str, where: str, kind: str) -> NoReturn:
+    exit_with_usage_error(f"{where}: {name} {text.strip()[:40]!r} is not a {kind}.")
 
 
 def _wait_for_simulation(acme: Acme, id: str) -> dict[str, Any]:

@@ -63,6 +63,56 @@ def test_energy_alone_has_no_cost_and_no_budget(acme, worker):
     assert head[-2:] == ["KWH", "PEAK_KW"]
 
 
+@pytest.fixture
+def tables(tmp_path):
+    """Files with profiles and pair speeds, as options."""
+    profiles, pairs = tmp_path / "profiles.csv", tmp_path / "pairs.csv"
+    profiles.write_text("name,gpu_percent,memory_mb,score\nsmall,20,4000,0\nlarge,95.5,30000,\n")
+    pairs.write_text("name1,name2,speed1,speed2\nsmall,large,0.9,0.8\n")
+    return {"profiles": profiles, "pair_speeds": pairs}
+
+
+def test_jobs_share_gpus_with_the_profiles_of_files(acme, worker, tables):
+    options = "--profiles", tables["profiles"], "--pair-speeds", tables["pair_speeds"], "--draw-profiles"
+    result = acme("simulate", "acme:kalos", "--jobs", 60, "--nodes", 20, "-p", "lucid", *options, "-o", "json")
+
+    assert result.exit_code == 0, result.stderr
+    params = Simulation.objects.get().params
+    assert params["profiles"] == [
+        {"name": "small", "gpu_percent": 20, "memory_mb": 4000, "score": 0},
+        {"name": "large", "gpu_percent": 95.5, "memory_mb": 30000},
+    ]
+    assert params["pair_speeds"] == [{"name1": "small", "name2": "large", "speed1": 0.9, "speed2": 0.8}]
+    assert params["draw_profiles"] is True
+    assert json.loads(result.stdout)["result"]["runs"][0]["packing"]
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "says"),
+    [
+        ("profiles", "name\nsmall\n", "must be a CSV with the columns name,gpu_percent,memory_mb,[score]."),
+        ("profiles", "name,gpu_percent,memory_mb\nsmall,x,1\n", "line 2: gpu_percent 'x' is not a number."),
+        ("profiles", "name,gpu_percent,memory_mb\nsmall,nan,1\n", "line 2: gpu_percent 'nan' is not a number."),
+        ("profiles", "name,gpu_percent,memory_mb,score\nsmall,1,1,.5\n", "line 2: score '.5' is not a whole number."),
+        ("pair_speeds", "name1,name2,speed1,speed2\nsmall,large,1\n", "line 2: speed2 '' is not a number."),
+        ("pair_speeds", None, "No such file or directory"),
+    ],
+)
+def test_bad_table_of_profiles_is_refused_before_the_request(acme, tables, table, text, says):
+    tables[table].write_text(text) if text else tables[table].unlink()
+
+    result = acme("simulate", "acme:kalos", f"--{table.replace('_', '-')}", tables[table])
+
+    assert result.exit_code == 2
+    assert tables[table].name in result.stderr and says in " ".join(result.stderr.split())
+    assert not Simulation.objects.exists()
+
+
+def test_policy_that_packs_needs_profiles(acme):
+    with pytest.raises(Exception, match="profiles"):
+        acme("simulate", "acme:kalos", "-p", "lucid")
+
+
 def test_existing_simulation_is_awaited_and_printed(acme, worker):
     id = acme("simulate", "acme:kalos", "--jobs", 20, "--no-wait").stdout.strip()
 

@@ -1,8 +1,8 @@
-"""Nodes for jobs whose widths have been decided. Jobs that keep their width keep their places."""
+"""Nodes for jobs whose widths have been decided. Jobs that keep their width keep their places if they can."""
 
 from __future__ import annotations
 
-from scheduling.engine.widths.values import Places, WidthView, width
+from scheduling.engine.widths.values import NOWHERE, Places, WidthView, width
 
 
 def spread_places(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
@@ -40,4 +40,54 @@ def take_packed(free: list[int], gpus: int, node_gpus: int) -> Places | None:
         return None
     for node, taken in places:
         free[node] -= taken
+    return places
+
+
+def pack_places(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
+    """The places of these jobs on parts of a node or on whole nodes, the widest first. Jobs that keep their width keep
+    their places. If the others find none then, they only keep theirs while these are free, unless they are restarting.
+    Jobs for which none are left wait.
+    """
+    present = _present(view, widths)
+    placed = _packed(view, widths, present)
+    if len(placed) == len(widths):
+        return placed
+    restarting = {job.number: job.places for job in view.jobs if job.is_restarting and job.number in present}
+    return _packed(view, widths, restarting, present)
+
+
+def pack_all(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
+    """The same, but jobs that are restarting may move as well. So all find places if widths and nodes are powers of two
+    and the widths are not more than the GPUs: at each width, what is free on a node is a multiple of it.
+    """
+    present = _present(view, widths)
+    placed = _packed(view, widths, present)
+    return placed if len(placed) == len(widths) else _packed(view, widths, {}, present)
+
+
+def _present(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
+    """The places of the jobs that keep their width."""
+    return {job.number: job.places for job in view.jobs if width(job.places) == widths.get(job.number)}
+
+
+def _packed(
+    view: WidthView, widths: dict[int, int], staying: dict[int, Places], preferred: dict[int, Places] | None = None
+) -> dict[int, Places]:
+    free = view.free(staying.values())
+    placed = dict(staying)
+    for number, gpus in sorted(widths.items(), key=lambda item: (-item[1], item[0])):
+        if number not in placed:
+            wish = (preferred or {}).get(number, NOWHERE)
+            places = take(free, wish) or take_packed(free, gpus, view.node_gpus)
+            if places:
+                placed[number] = places
+    return placed
+
+
+def take(free: list[int], places: Places) -> Places:
+    """Take these places if they are free, else none. Changes `free`."""
+    if any(free[node] < gpus for node, gpus in places):
+        return NOWHERE
+    for node, gpus in places:
+        free[node] -= gpus
     return places

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.engine.settings import check_scipy
-from scheduling.engine.widths.placing import take_packed
-from scheduling.engine.widths.values import NOWHERE, Floats, Ints, Places, WidthJob, WidthPolicy, WidthView, width
+from scheduling.engine.widths.placing import pack_places
+from scheduling.engine.widths.values import Floats, Ints, Places, WidthJob, WidthPolicy, WidthView, width
 
 FAIRNESS = -0.5
 WAITING_COST = 1.1
@@ -39,7 +39,7 @@ class GoodputByType(WidthPolicy):
         widths: list[dict[int, int]] = [{} for _ in views]
         for choice in cheapest(choices, [view.gpus for view in views]):
             widths[choice.option.gpu_type][jobs[choice.job][0].number] = choice.option.gpus
-        return [places_of(view, wide) for view, wide in zip(views, widths, strict=True)]
+        return [pack_places(view, wide) for view, wide in zip(views, widths, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -121,38 +121,3 @@ def cheapest(choices: list[Choice], gpus: list[int]) -> list[Choice]:
     if solution.x is None:
         raise ArithmeticError(f"HiGHS found no widths: {solution.message}")
     return [choice for choice, chosen in zip(choices, solution.x, strict=True) if chosen > 0.5]
-
-
-def places_of(view: WidthView, widths: dict[int, int]) -> dict[int, Places]:
-    """Places on the nodes of one type, the widest jobs first. If jobs that keep their width leave no places for the
-    others, they only keep theirs while these are free, unless they are restarting. Jobs for which none are left wait.
-    """
-    present = {job.number: job.places for job in view.jobs if width(job.places) == widths.get(job.number)}
-    placed = _packed(view, widths, present)
-    if len(placed) == len(widths):
-        return placed
-    restarting = {job.number: job.places for job in view.jobs if job.is_restarting and job.number in present}
-    return _packed(view, widths, restarting, present)
-
-
-def _packed(
-    view: WidthView, widths: dict[int, int], staying: dict[int, Places], preferred: dict[int, Places] | None = None
-) -> dict[int, Places]:
-    free = view.free(staying.values())
-    placed = dict(staying)
-    for number, gpus in sorted(widths.items(), key=lambda item: (-item[1], item[0])):
-        if number not in placed:
-            wish = (preferred or {}).get(number, NOWHERE)
-            places = take(free, wish) or take_packed(free, gpus, view.node_gpus)
-            if places:
-                placed[number] = places
-    return placed
-
-
-def take(free: list[int], places: Places) -> Places:
-    """Take these places if they are free, else none. Changes `free`."""
-    if any(free[node] < gpus for node, gpus in places):
-        return NOWHERE
-    for node, gpus in places:
-        free[node] -= gpus
-    return places

@@ -25,12 +25,16 @@ class TakeTurns(WidthPolicy):
         raise NotImplementedError
 
     def places(self, view: WidthView) -> dict[int, Places]:
+        return spread_places(view, self.next_widths(view))
+
+    def next_widths(self, view: WidthView) -> dict[int, int]:
+        """The requested widths of the jobs that run in the next round."""
         fractions = self.fractions(view)
         self._due = {job.number: self._due.get(job.number, 0.0) + fractions.get(job.number, 0.0) for job in view.jobs}
         widths = fitting_widths(view, sorted(view.jobs, key=self._turn))
         for number in widths:
             self._due[number] = max(MOST_BEHIND, self._due[number] - 1.0)
-        return spread_places(view, widths)
+        return widths
 
     def _turn(self, job: WidthJob) -> tuple[float, bool, int]:
         return -self._due[job.number], not job.places, job.number

@@ -47,6 +47,7 @@ class WidthJob:
     widest: int  # more GPUs than this are of no use
     places: Places
     forecast: WidthForecast
+    deadline_s: float = math.inf  # when it should have ended, on the clock of the view
 
     @property
     def useful_part(self) -> float:
@@ -84,6 +85,12 @@ class WidthPolicy:
     """Decides the places of all jobs. One object serves one cluster and may remember what it decided."""
 
     name: str
+
+    def refused(self, views: Sequence[WidthView]) -> frozenset[int]:
+        """The numbers of jobs that will never get GPUs. They leave before the places of this round are decided. Most
+        policies refuse none.
+        """
+        return frozenset()
 
     def places(self, view: WidthView) -> dict[int, Places]:
         """The places of jobs, by number. Jobs that are left out wait. The same places as before cost nothing."""

@@ -25,6 +25,7 @@ class ElasticJob:
     gpus: int  # what its user asked for
     models: tuple[ElasticModel, ...]  # one for each type of GPUs; they remember what they measured: serve one replay
     restart_s: float | None = None  # default: that of the setting
+    deadline_s: float = math.inf  # when it should have ended
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ElasticSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticOutcome:
-    ended_s: Floats  # one entry per job, in order of submission
+    ended_s: Floats  # one entry per job, in order of submission; NaN if the policy refused it
     restarts: int
     busy_gpu_s: float
     rounds: int
@@ -135,16 +136,23 @@ class ElasticReplay:
             self._arrived += 1
 
     def _place(self) -> None:
-        views = [self._view(number, group) for number, group in enumerate(self._setting.groups)]
+        views = self._views()
+        if refused := self._policy.refused(views):
+            self._active = [run for run in self._active if run.number not in refused]
+            views = self._views()
         decided = self._policy.places_by_type(views)
         if any(min(view.free(places.values())) < 0 for view, places in zip(views, decided, strict=True)):
             raise ValueError(f"{self._policy.name} used more GPUs of a node than there are.")
         for run in self._active:
             found = [(number, places[run.number]) for number, places in enumerate(decided) if places.get(run.number)]
             run.move(*(found[0] if found else (run.group, NOWHERE)))
-        self._idle_rounds = 0 if any(run.places for run in self._active) else self._idle_rounds + 1
+        is_idle = bool(self._active) and not any(run.places for run in self._active)
+        self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
         if self._idle_rounds > MAX_IDLE_ROUNDS:
             raise ValueError(f"{self._policy.name} gives no job any GPUs, although jobs wait.")
+
+    def _views(self) -> list[WidthView]:
+        return [self._view(number, group) for number, group in enumerate(self._setting.groups)]
 
     def _view(self, number: int, group: NodeGroup) -> WidthView:
         jobs = tuple(self._width_job(run, number) for run in self._active)
@@ -165,6 +173,7 @@ class ElasticReplay:
             widest=model.widest,
             places=run.places if run.group == group else NOWHERE,
             forecast=model.forecast(run.progress),
+            deadline_s=run.job.deadline_s,
         )
 
     def _advance(self) -> None:

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from scheduling.engine.widths.placing import pack_places
 from scheduling.engine.widths.sia import (
     WAITING_COST,
     Choice,
@@ -12,7 +13,6 @@ from scheduling.engine.widths.sia import (
     Option,
     cheapest,
     options_of,
-    places_of,
 )
 from scheduling.engine.widths.values import width
 from tests.scheduling.engine.widths.widths_make import job, view
@@ -90,13 +90,13 @@ def test_fixed_choice_is_kept_at_any_cost():
 def test_jobs_keep_their_places_beside_new_ones():
     running = job(0, places=((1, 2),))
 
-    assert places_of(view(running, job(1)), {0: 2, 1: 4}) == {0: ((1, 2),), 1: ((0, 4),)}
+    assert pack_places(view(running, job(1)), {0: 2, 1: 4}) == {0: ((1, 2),), 1: ((0, 4),)}
 
 
 def test_only_jobs_in_the_way_of_a_whole_node_move():
     spread = job(0, places=((0, 1),)), job(1, places=((1, 1),))
 
-    placed = places_of(view(*spread, job(2)), {0: 1, 1: 1, 2: 4})
+    placed = pack_places(view(*spread, job(2)), {0: 1, 1: 1, 2: 4})
 
     assert placed == {2: ((0, 4),), 0: ((1, 1),), 1: ((1, 1),)}
 

@@ -1,5 +1,7 @@
 """Views of small clusters for policies of elastic jobs."""
 
+import math
+
 import numpy as np
 
 from scheduling.engine.widths.values import WidthForecast, WidthJob, WidthView
@@ -20,7 +22,19 @@ class PowerLaw(WidthForecast):
         return self.work / self.speed / gpus**self.exponent
 
 
-def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, restarts=0, restarting=False, **forecast):
+def job(
+    number,
+    *,
+    places=(),
+    requested=1,
+    widest=64,
+    age_s=3600.0,
+    used=0.0,
+    restarts=0,
+    restarting=False,
+    deadline=math.inf,
+    **forecast,
+):
     return WidthJob(
         number=number,
         age_s=age_s,
@@ -32,6 +46,7 @@ def job(number, *, places=(), requested=1, widest=64, age_s=3600.0, used=0.0, re
         widest=widest,
         places=places,
         forecast=PowerLaw(**forecast),
+        deadline_s=deadline,
     )
 
 
