@@ -14,6 +14,7 @@ from typing import Any
 
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import SEPARATOR
+from jobs.core.mig import RESOURCE_PREFIX
 from jobs.core.spec import JobSpec
 
 JOBS_PATH = "/api/v1/jobs/"
@@ -83,6 +84,7 @@ def curl_command(body: Mapping[str, Any], url: str) -> str:
 def acme_command(body: Mapping[str, Any]) -> str:
     options = [_option(option, body[name]) for name, option in ACME_OPTIONS.items() if name in body]
     options += [_option("--gres", f"shard:{body['gpu_shards']}")] if "gpu_shards" in body else []
+    options += [_option("--gres", f"{RESOURCE_PREFIX}{body['mig_profile']}:1")] if "mig_profile" in body else []
     options += [option for name, option in SWITCHES.items() if body.get(name)]
     for name, option in ACME_PAIRS.items():
         options += [_option(option, f"{key}={value}") for key, value in body.get(name, {}).items()]

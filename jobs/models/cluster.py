@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ from jobs.core.lifecycle import (
     node_condition,
 )
 from jobs.core.log_source import LogSource
+from jobs.core.mig import slice_devices, whole_gpus
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
@@ -583,6 +585,10 @@ class RepairStage(models.TextChoices):
     BURN_IN = "burn-in"
 
 
+def _node_shape(*, gpus: int, mig_slices: dict[str, int], **make: Any) -> NodeShape:
+    return NodeShape(gpus=whole_gpus(gpus, mig_slices), mig_slices=tuple(sorted(mig_slices.items())), **make)
+
+
 class NodeQuerySet(models.QuerySet["Node"]):
     def usable(self) -> Self:
         open_ = self.filter(state__in=USABLE_NODE_STATES, drain_requested=False)
@@ -591,9 +597,9 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def shape(self, cluster: Cluster) -> ClusterShape:
         """Return the hardware of the cluster, whatever the state of its nodes: a node that is down today may run a job
         tomorrow."""
-        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu")
+        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu", "mig_slices")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
-        nodes = tuple(NodeShape(**row) for row in rows)
+        nodes = tuple(_node_shape(**row) for row in rows)
         if missing := cluster.get_deferred_fields().intersection(OFFER_COLUMNS):
             cluster.refresh_from_db(fields=list(missing))
         return ClusterShape(
@@ -630,6 +636,14 @@ class Node(models.Model):
         db_default=0,
         editable=False,
         help_text="Into how many parts the cluster can share each GPU of the node; 0: not at all.",
+    )
+    mig_slices = models.JSONField(
+        "MIG slices",
+        default=dict,
+        db_default={},
+        blank=True,
+        editable=False,
+        help_text="Number of MIG slices by profile. They are the last of the node's GPUs.",
     )
     gpu_uuids = ArrayField(models.CharField(max_length=64), default=list, blank=True, editable=False)
     gpu_pci = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
@@ -690,6 +704,11 @@ class Node(models.Model):
     def all_flags(self) -> list[str]:
         """The flags that the cluster reports, plus DRAIN as soon as an operator has requested a drain."""
         return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_requested else self.flags)
+
+    @cached_property
+    def slice_profiles(self) -> dict[int, str]:
+        """The MIG profile of each of its GPUs that is a slice, by index."""
+        return slice_devices(self.gpus, self.mig_slices)
 
     @property
     def badge(self) -> StateBadge:

@@ -7,6 +7,7 @@ that speaks Slurm and for one that speaks Kubernetes. Times are unix seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -39,6 +40,7 @@ class Machine:
 
     node: SlurmNode
     kubelet: bool = True
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile; of GPUs that are not among `node.gpus`
 
     @property
     def reports(self) -> bool:

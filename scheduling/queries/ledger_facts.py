@@ -36,6 +36,7 @@ from jobs.core.lifecycle import (
     NodeFlag,
     State,
 )
+from jobs.core.mig import profile_milli
 from jobs.models import (
     Attempt,
     Checkpoint,
@@ -334,6 +335,7 @@ def _machines(
             name=node.name,
             model=node.gpu_model,
             capacity=[(unix_microseconds(first_seen.get(node.pk, cluster.created_at)), node.gpus)],
+            slices={gpu: profile_milli(profile) for gpu, profile in node.slice_profiles.items()},
             spells=_node_spells(events[node.pk], unix_microseconds(since), unix_microseconds(until)),
             holdings=holdings.get(node.pk, ()),
         )

@@ -6,8 +6,8 @@ for clusters that simulate it, so that no test depends on the kind of cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -62,6 +62,7 @@ class Site:
     gpus_per_node: int = 0
     gpu_model: str = ""
     shards_per_gpu: int = 0
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # of the last node, by profile
     drains: bool = True
     accounting: bool = False  # remembers ended jobs with their keys
     submit_elsewhere: Callable[[], str] | None = None  # submits a job that is not Acme's, without the adapter
@@ -162,6 +163,30 @@ class BackendContract:
         assert len(third) == 1 and third != first
         for request in requests:
             site.backend.cancel(site.until(request, is_running).backend_id)
+            site.until_final(request)
+
+    def test_mig_slices_are_held_one_by_one(self, site: Site):
+        if not site.mig_slices:
+            return  # Kubernetes has MIG slices
+        node = site.nodes[-1]
+        assert node_of(site, node).mig_slices == site.mig_slices
+        profile, count = min(site.mig_slices.items(), key=lambda one: one[1])
+        requests = [
+            site.work(seconds=LONG, nodes=(node,), gpus_per_node=0, mig_profile=profile) for _ in range(count + 1)
+        ]
+
+        for request in requests:
+            site.backend.submit(request)
+
+        holders, waiter = requests[:-1], requests[-1]
+        for request in holders:
+            assert site.until(request, is_running).mig_counts == {node: {profile: 1}}
+        waiting = site.until(waiter, lambda seen: bool(seen.reason))
+        assert waiting.state == State.PENDING and f"0 MIG slices {profile} free" in waiting.reason
+        site.backend.cancel(site.backend.find(holders[0].key).backend_id)
+        assert site.until(waiter, is_running).gpu_counts == {node: 1}
+        for request in requests:
+            site.backend.cancel(site.backend.find(request.key).backend_id)
             site.until_final(request)
 
     def test_job_that_succeeds_is_completed(self, site: Site):

@@ -203,7 +203,8 @@ def _submission(attempt: Attempt, nodes: Mapping[str, AllocatedNode], installati
         environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
         gpus_per_node=job.gpus_per_node,
-        gpu_shards=shards_of_milli(job.gpu_milli, hardware.shards_per_gpu),
+        gpu_shards=0 if job.mig_profile else shards_of_milli(job.gpu_milli, hardware.shards_per_gpu),
+        mig_profile=job.mig_profile,
         gpu_model=hardware.gpu_model,  # the request may name several
         cpus_per_node=job.cpus_per_node,
         memory_per_node_mb=job.memory_per_node_mb,
