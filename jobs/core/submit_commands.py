@@ -54,6 +54,7 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "preemptions_per_day": "--preemptions-per-day",
 }
 ACME_PAIRS = {"environment": "--env", "labels": "--label"}
+GRES = {"gpu_shards": "shard:", "mig_profile": RESOURCE_PREFIX}  # parts of a GPU
 SWITCHES = {"preemptible": "--preemptible", "preempt_at_checkpoint": "--preempt-at-checkpoint", "hold": "--hold"}
 
 
@@ -83,8 +84,7 @@ def curl_command(body: Mapping[str, Any], url: str) -> str:
 
 def acme_command(body: Mapping[str, Any]) -> str:
     options = [_option(option, body[name]) for name, option in ACME_OPTIONS.items() if name in body]
-    options += [_option("--gres", f"shard:{body['gpu_shards']}")] if "gpu_shards" in body else []
-    options += [_option("--gres", f"{RESOURCE_PREFIX}{body['mig_profile']}:1")] if "mig_profile" in body else []
+    options += [_option("--gres", f"{name}{body[field]}") for field, name in GRES.items() if field in body]
     options += [option for name, option in SWITCHES.items() if body.get(name)]
     for name, option in ACME_PAIRS.items():
         options += [_option(option, f"{key}={value}") for key, value in body.get(name, {}).items()]
@@ -115,7 +115,7 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
         options.append(_option("--export", ",".join(f"{key}={value}" for key, value in spec.environment.items())))
     left_out = tuple(label for label, is_lost in LOST_IN_SBATCH.items() if is_lost(spec))
     if spec.gpu_milli and "gpu_shards" not in body:
-        left_out = ("part of a GPU", *left_out)
+        left_out = ("MIG slice" if spec.mig_profile else "part of a GPU", *left_out)
     return SbatchCommand(text=_wrapped_lines(["sbatch", *options, _option("--wrap", spec.command)]), left_out=left_out)
 
 
