@@ -322,6 +322,8 @@ VALUES: dict[str, Any] = {
     "gpu_share_kinds": ["evaluation", "debug"],
     "shards_per_gpu": 8,
     "gpu_shards": 2,
+    "gpu_mps": 25,
+    "share_gres": "shard",
     "mig_profile": "1g.10gb",
     "mig_slices": {"1g.10gb": 7, "3g.40gb": 2},
     "sleep_mode": "propose",

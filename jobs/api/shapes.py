@@ -6,6 +6,7 @@ from typing import Any
 
 from jobs.actions import job_verbs
 from jobs.core.deadlines import DeadlineAction, UnlikelyDeadlines
+from jobs.core.gpu_shares import MPS, SHARD
 from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
@@ -241,6 +242,7 @@ NODE = ResourceShape(
         "is_schedulable": boolean_field(needs=("state", "flags", "drain_requested")),
         "gpus": integer_field(),
         "shards_per_gpu": integer_field("Into how many parts jobs can share each GPU; 0: not at all.", low=0),
+        "share_gres": text_field("What Slurm calls these parts.", choices=[SHARD, MPS]),
         "mig_slices": ShapeField(
             schema={
                 "type": "object",
@@ -632,6 +634,12 @@ JOB_REQUEST = ResourceShape(
         ),
         "gpu_shards": integer_field(
             "A part of one GPU as a number of shards, as for sbatch --gres=shard:N; instead of gpus_per_node.",
+            low=1,
+            high=1000,
+            required=False,
+        ),
+        "gpu_mps": integer_field(
+            "A part of one GPU, as for sbatch --gres=mps:N; usually a hundred are a GPU. Instead of gpus_per_node.",
             low=1,
             high=1000,
             required=False,

@@ -1,8 +1,9 @@
 """Shares of a GPU, in thousandths: how they are counted, written and rounded. Pure.
 
 A GPU is divided into as many shards as its node says (Slurm's gres/shard; 8 shards: eighths of a GPU). A share is a
-number of shards of one GPU. Acme stores it in thousandths, rounded down, so that the shards of a GPU always fit on it.
-All accounts (quotas, fair share, ledger, costs) count thousandths, and a whole GPU is 1000 of them.
+number of shards of one GPU. On nodes with gres/mps, its units are the shards, usually a hundred per GPU. Acme stores a
+share in thousandths, rounded down, so that the shards of a GPU always fit on it. All accounts (quotas, fair share,
+ledger, costs) count thousandths, and a whole GPU is 1000 of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, TypeAlias
 from jobs.core.slurm_notation import format_count
 
 WHOLE_GPU: Final = 1000
+SHARD, MPS = "shard", "mps"  # Slurm's names of the resources that are parts of a GPU
 # Whole numbers stay integers, to be shown and sent like counts. Compiled code would convert them where it reads `float`
 GpuNumber: TypeAlias = int | float
 

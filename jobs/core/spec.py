@@ -20,6 +20,8 @@ from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, Contai
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
 from jobs.core.gpu_shares import (
+    MPS,
+    SHARD,
     WHOLE_GPU,
     charged_milli,
     gpu_number,
@@ -45,6 +47,7 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 JOB_REFERENCE = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
+SHARE_FIELDS = {"gpu_shards": SHARD, "gpu_mps": MPS}  # requests of a part of a GPU, as in Slurm
 DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
 
 
@@ -59,6 +62,7 @@ class NodeShape:
     gpu_model: str = ""
     nic_type: str = ""
     shards_per_gpu: int = 0  # 0: its GPUs cannot be shared
+    share_gres: str = SHARD
     mig_slices: tuple[tuple[str, int], ...] = ()  # profile and number; `gpus` are the whole ones
 
     @property
@@ -224,22 +228,27 @@ def _check_container(job: JobSpec, shape: ClusterShape) -> None:
 def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
     """Return whole GPUs and thousandths of one. A part of a GPU is a number below 1 or, as in Slurm, shards, or a MIG
     slice."""
-    gpus, shards = values.get("gpus_per_node", 0), values.pop("gpu_shards", None)
+    gpus = values.get("gpus_per_node", 0)
+    stated = [name for name in ("gpus_per_node", "mig_profile", *SHARE_FIELDS) if values.get(name)]
+    if len(stated) > 1:
+        raise InvalidField(stated[1], f"is a part of one GPU; leave out {stated[0]}")
     if profile := values.get("mig_profile", ""):
-        if gpus or shards:
-            other = "gpus_per_node" if gpus else "gpu_shards"
-            raise InvalidField("mig_profile", f"is a slice of one GPU; leave out {other}")
         return {"gpus_per_node": 0, "gpu_milli": profile_milli(profile)}
-    if shards is None:
-        whole = int(gpus)
-        return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
-    if gpus:
-        raise InvalidField("gpu_shards", "is a part of one GPU; leave out gpus_per_node")
-    per_gpu = max((node.shards_per_gpu for node in shape.nodes), default=0)
+    for name, gres in SHARE_FIELDS.items():
+        if (shards := values.pop(name, None)) is not None:
+            return {"gpus_per_node": 0, "gpu_milli": _shards_milli(name, shards, gres, shape)}
+    whole = int(gpus)
+    return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
+
+
+def _shards_milli(field: str, shards: int, gres: str, shape: ClusterShape) -> int:
+    per_gpu = max((node.shards_per_gpu for node in shape.nodes if node.share_gres == gres), default=0)
     if shards >= per_gpu > 0:
-        raise InvalidField("gpu_shards", f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+        raise InvalidField(field, f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+    if not per_gpu and any(node.shards_per_gpu for node in shape.nodes):
+        raise InvalidField(field, f"no node of {shape.name} has gres/{gres}")
     # Without shards, `_check_share` or FIT_RULES refuse the job, whatever the number is
-    return {"gpus_per_node": 0, "gpu_milli": milli_of_shards(shards, per_gpu) if per_gpu else 1}
+    return milli_of_shards(shards, per_gpu) if per_gpu else 1
 
 
 def _check_share(job: JobSpec, shape: ClusterShape) -> None:
@@ -473,6 +482,7 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "nodes": parsing.integer_reader(1, 100_000),
     "gpus_per_node": _read_gpus,
     "gpu_shards": parsing.integer_reader(1, 1000),
+    "gpu_mps": parsing.integer_reader(1, 1000),
     "mig_profile": _read_mig_profile,
     "cpus_per_node": parsing.integer_reader(1, 100_000),
     "memory_per_node": parsing.read_memory_mb,

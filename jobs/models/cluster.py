@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
+from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -597,7 +598,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def shape(self, cluster: Cluster) -> ClusterShape:
         """Return the hardware of the cluster, whatever the state of its nodes: a node that is down today may run a job
         tomorrow."""
-        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu", "mig_slices")
+        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu", "share_gres", "mig_slices")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
         nodes = tuple(_node_shape(**row) for row in rows)
         if missing := cluster.get_deferred_fields().intersection(OFFER_COLUMNS):
@@ -636,6 +637,14 @@ class Node(models.Model):
         db_default=0,
         editable=False,
         help_text="Into how many parts the cluster can share each GPU of the node; 0: not at all.",
+    )
+    share_gres = models.CharField(
+        "name of the shards",
+        max_length=8,
+        default=SHARD,
+        db_default=SHARD,
+        editable=False,
+        help_text="Slurm's name of these parts: shard or mps.",
     )
     mig_slices = models.JSONField(
         "MIG slices",

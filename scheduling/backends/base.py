@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import NodeState, State
 from jobs.core.turn_errors import EndsTurn, SkipsRow
 
@@ -90,6 +91,7 @@ class SubmitRequest:
     checkpoint_signal: str = ""
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
     gpu_shards: int = 0  # parts of one GPU (`BackendNode.gpu_shards`), which the cluster selects, instead of whole GPUs
+    share_gres: str = SHARD  # as `BackendNode.share_gres` of its node
     mig_profile: str = ""  # one MIG slice of this profile (`BackendNode.mig_slices`) instead of whole GPUs
 
 
@@ -144,6 +146,7 @@ class BackendNode:
     gpus: int = 0  # with MIG slices, each of which counts as one
     mig_slices: Mapping[str, int] = field(default_factory=dict)  # number of MIG slices by profile
     gpu_shards: int = 0  # equal parts of its GPUs, all together, that jobs may hold; 0: GPUs are not shared
+    share_gres: str = SHARD  # what the cluster calls these parts; of MPS, one GPU of a node is shared at a time
     gpu_model: str = ""
     features: tuple[str, ...] = ()  # `rack-r01`, `leaf-l03`, `pod-p1`, `nic-hdr200x4`: topology by convention
     boot_at: datetime | None = None

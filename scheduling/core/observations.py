@@ -190,6 +190,7 @@ def node_fields(node: BackendNode) -> dict[str, object]:
         "gpus": node.gpus,
         "mig_slices": dict(node.mig_slices),
         "shards_per_gpu": min(node.gpu_shards // node.gpus, WHOLE_GPU) if node.gpus else 0,
+        "share_gres": node.share_gres,
         "gpu_model": node.gpu_model,
         "cpus": node.cpus,
         "memory_mb": node.memory_mb,

@@ -39,6 +39,7 @@ class NodeView:
     pod: str = ""
     shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
     shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
+    shares_one_gpu: bool = False  # only one of its GPUs can be shared at a time, as Slurm does with gres/mps
     mig_profiles: tuple[str, ...] = ()  # it has MIG slices: the profile of each entry of `shared_gpus`, which are these
     boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
     wake_w: int = 0  # it sleeps: what it draws when it is awake and idle; set if there is a power budget

@@ -81,6 +81,7 @@ class NodeResources:
         self.shared: dict[int, list[int]] = {
             number: [left for _, left in node.shared_gpus] for number, node in enumerate(self.nodes) if node.shared_gpus
         }
+        self.one_shared = sum(1 << number for number, node in enumerate(self.nodes) if node.shares_one_gpu)
         self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
     @property
@@ -115,7 +116,7 @@ class NodeResources:
         other.power, other.watts_left = self.power, self.watts_left
         other.areas = self.areas.copy() if self.areas else None
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
-        other.leaf_of = self.leaf_of
+        other.leaf_of, other.one_shared = self.leaf_of, self.one_shared
         other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
         other.bound, other._jobs_of, other._ample = self.bound, self._jobs_of, self._ample
         return other
@@ -313,6 +314,8 @@ class NodeResources:
             fitting, gpus = self._nodes_with_shared_gpu(need.gpu_milli), 1
         for more in members(self.levels >> gpus):
             fitting |= self.by_free[gpus + more]
+        if need.gpu_milli and self.one_shared:
+            fitting &= ~sum(1 << n for n in members(fitting & self.one_shared) if not self.shared_places(n, need))
         return self.with_cpu_memory(need, fitting & among)
 
     def _nodes_with_shared_gpu(self, thousandths: int) -> NodeSet:
@@ -352,7 +355,7 @@ class NodeResources:
         thousandths = need.gpu_milli
         left = self.shared.get(number, [])
         found = {free: position for position, free in enumerate(left) if thousandths <= free < WHOLE_GPU}
-        if self.free[number]:
+        if self._may_open_gpu(number):
             found[WHOLE_GPU] = left.index(WHOLE_GPU) if WHOLE_GPU in left else len(left)
         return sorted(found.items())
 
@@ -361,7 +364,13 @@ class NodeResources:
         left = self.shared.get(number, [])
         if position < len(left) and left[position] < WHOLE_GPU:
             return left[position]
-        return WHOLE_GPU if self.free[number] else 0
+        return WHOLE_GPU if self._may_open_gpu(number) else 0
+
+    def _may_open_gpu(self, number: int) -> bool:
+        """Whether a share may be the first one on a free GPU of this node."""
+        if not self.free[number]:
+            return False
+        return not self.one_shared >> number & 1 or all(free == WHOLE_GPU for free in self.shared.get(number, ()))
 
     def has_same_shares(self, other: NodeResources) -> bool:
         """Whether equally much is left on the shared GPUs."""

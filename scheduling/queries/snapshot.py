@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Count, FloatField, Func, Max, Sum, Value
 from django.db.models.functions import Coalesce
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import MPS, WHOLE_GPU
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
 from jobs.core.mig import profile_milli, whole_gpus
 from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
@@ -247,6 +247,7 @@ def _node_view(node: Node, held: NodeUsage, boot_s: float = 0.0) -> NodeView:
         pod=node.pod,
         shared_gpus=shared + tuple((gpu, free) for gpu, free, _ in slices),
         shards_per_gpu=node.shards_per_gpu,
+        shares_one_gpu=node.share_gres == MPS,
         mig_profiles=("",) * len(shared) + tuple(profile for _, _, profile in slices) if slices else (),
         boot_s=boot_s,
     )

@@ -39,6 +39,7 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("--gres=shard:2", {"gpu_shards": 2}),
         ("--gres=shard:a100:4", {"gpu_shards": 4, "gpu_model": "a100"}),
         ("--gres shard", {"gpu_shards": 1}),
+        ("--gres=mps:50", {"gpu_mps": 50}),
         ("--gres nvidia.com/mig-1g.10gb", {"mig_profile": "1g.10gb"}),
         ("--gres=nvidia.com/mig-1g.10gb:1", {"mig_profile": "1g.10gb"}),
         ("-N 2 -G 16", {"nodes": 2, "gpus_per_node": 8}),
@@ -114,7 +115,7 @@ def test_complete_environment_is_never_sent():
         (["-N"], "--nodes needs a value"),
         (["--color=red"], "--color is not an option of Acme or sbatch"),
         (["-Z"], "-Z is not an option of Acme or sbatch"),
-        (["--gres=fpga:1"], "--gres fpga:1: Acme supports only gpu, shard or nvidia.com/mig-PROFILE"),
+        (["--gres=fpga:1"], "--gres fpga:1: Acme supports only gpu, shard, mps or nvidia.com/mig-PROFILE"),
         (
             ["--gres=nvidia.com/mig-1g.10gb:2"],
             "--gres nvidia.com/mig-1g.10gb:2: a job can request one MIG slice",

@@ -19,6 +19,7 @@ SHAPE = ClusterShape(
     name="seren",
     nodes=(
         NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib", shards_per_gpu=4),
+        NodeShape(count=1, gpus=8, cpus=128, memory_mb=1024 * 1024, shards_per_gpu=100, share_gres="mps"),
         NodeShape(count=1, gpus=0, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", mig_slices=(("1g.10gb", 56),)),
     ),
     runs_images=True,
@@ -48,6 +49,7 @@ REQUESTS = {
     },
     "several models": {"command": "train", "gpus_per_node": 8, "gpu_model": "h200 | h100"},
     "shards": {"command": "train", "gpu_shards": 3},
+    "mps": {"command": "train", "gpu_mps": 50},
     "slice": {"command": "train", "mig_profile": "1g.10gb"},
     "part of a GPU": {"command": "train", "gpus_per_node": 0.25},
     "unlimited": {"command": "train", "time_limit": "UNLIMITED", "gpus_per_node": 0},

@@ -23,7 +23,19 @@ from scheduling.core import observations
 
 # The columns that a report may change, and those that decide whether it may
 COMPARED_COLUMNS = (
-    *("pk", "name", "state", "flags", "gpus", "shards_per_gpu", "mig_slices", "gpu_model", "cpus", "memory_mb"),
+    *(
+        "pk",
+        "name",
+        "state",
+        "flags",
+        "gpus",
+        "shards_per_gpu",
+        "share_gres",
+        "mig_slices",
+        "gpu_model",
+        "cpus",
+        "memory_mb",
+    ),
     *(
         "rack",
         "leaf",

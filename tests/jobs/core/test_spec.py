@@ -359,6 +359,26 @@ def test_whole_number_of_gpus_is_read_as_before(gpus):
     assert (repr(job.gpus_per_node), job.gpu_milli) == ("2", 0)
 
 
+def test_mps_units_are_read_beside_shards():
+    mps = NodeShape(count=1, gpus=8, cpus=128, memory_mb=1024 * 1024, shards_per_gpu=100, share_gres="mps")
+    shape = replace(SHARING, nodes=(*SHARING.nodes, mps))
+
+    units, shards = (
+        spec.parse({"command": "x", "kind": "evaluation", **request}, shape)
+        for request in ({"gpu_mps": 5}, {"gpu_shards": 5})
+    )
+
+    assert (units.gpu_milli, shards.gpu_milli) == (50, 625)
+    for request, why in (
+        ({"gpu_mps": 100}, "100 is not below the 100 shards of a GPU of seren"),
+        ({"gpu_mps": 5, "gpu_shards": 1}, "is a part of one GPU; leave out gpu_shards"),
+    ):
+        with pytest.raises(InvalidField, match=why):
+            spec.parse({"command": "x", "kind": "evaluation", **request}, shape)
+    with pytest.raises(InvalidField, match="no node of seren has gres/mps"):
+        spec.parse({"command": "x", "kind": "evaluation", "gpu_mps": 5}, SHARING)
+
+
 DIVIDED = ClusterShape(
     name="kalos",
     nodes=(
@@ -384,9 +404,9 @@ def test_mig_slice_is_read(written):
         (
             {"mig_profile": "1g.10gb", "gpus_per_node": 1},
             "mig_profile",
-            "is a slice of one GPU; leave out gpus_per_node",
+            "is a part of one GPU; leave out gpus_per_node",
         ),
-        ({"mig_profile": "1g.10gb", "gpu_shards": 1}, "mig_profile", "is a slice of one GPU; leave out gpu_shards"),
+        ({"mig_profile": "1g.10gb", "gpu_shards": 1}, "gpu_shards", "is a part of one GPU; leave out mig_profile"),
         (
             {"mig_profile": "2g.20gb"},
             "mig_profile",
