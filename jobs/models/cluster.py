@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
-from jobs.core.gpu_shares import SHARD
+from jobs.core.gpu_shares import SHARD, WHOLE_GPU
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -31,7 +31,7 @@ from jobs.core.lifecycle import (
     node_condition,
 )
 from jobs.core.log_source import LogSource
-from jobs.core.mig import slice_devices, whole_gpus
+from jobs.core.mig import profile_milli, slice_devices, whole_gpus
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
@@ -718,6 +718,12 @@ class Node(models.Model):
     def slice_profiles(self) -> dict[int, str]:
         """The MIG profile of each of its GPUs that is a slice, by index."""
         return slice_devices(self.gpus, self.mig_slices)
+
+    @property
+    def physical_gpus(self) -> int:
+        """The fewest GPUs that its whole ones and its slices are."""
+        slices = sum(map(profile_milli, self.slice_profiles.values()))
+        return whole_gpus(self.gpus, self.mig_slices) - (-slices // WHOLE_GPU)
 
     @property
     def badge(self) -> StateBadge:

@@ -117,8 +117,7 @@ def _node_gpus(row: Node, sample: Sample | None, allocations: list[Allocation], 
         holders[allocation.gpu].append(allocation)
 
     def gpu_reading(values: list[float | None] | None, index: int) -> float | None:
-        # Telemetry numbers the GPUs of a node with MIG slices differently
-        return values[index] if values and index < len(values) and not row.mig_slices else None
+        return values[index] if values and index < len(values) else None
 
     gpus = []
     for index in range(row.gpus):

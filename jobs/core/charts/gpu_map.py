@@ -63,7 +63,7 @@ def gpu_map_payload(
     `holders` are (node, GPU, job, thousandths); `known` are the jobs among them that the reader may see. The lists
     `who`, `busy` and `hot` have one entry per GPU, node after node in the order of `nodes`. `shares` has the jobs of
     GPUs that are shared, as [GPU, [job, thousandths], …]; `who` has one of them, if possible a visible one. `slices`
-    has the GPUs that are MIG slices, by profile; telemetry measures whole GPUs, so they have no readings.
+    has the GPUs that are MIG slices, by profile.
     """
     # Jobs are sent once and referenced by their index, which is shorter than repeating their names
     numbers = {pk: number for number, pk in enumerate(known)}
@@ -84,7 +84,7 @@ def gpu_map_payload(
     # Sorted by topology, so that neighbors in the network are neighbors on the map
     for spot in sorted(spots, key=lambda spot: (spot.leaf, spot.rack, spot.name)):
         nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.is_schedulable)])
-        reading, first = NO_READINGS if spot.slices else readings.get(spot.id, NO_READINGS), len(owners)
+        reading, first = readings.get(spot.id, NO_READINGS), len(owners)
         for gpu, profile in spot.slices.items():
             slices[profile].append(first + gpu)
         xids += [(first + gpu, code) for gpu, code in enumerate(_padded_values(reading.xid, spot.gpus)) if code > 0]

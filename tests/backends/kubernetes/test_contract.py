@@ -124,11 +124,13 @@ def simulated(request, tmp_path_factory):
 def real(tmp_path_factory):
     with started_or_skipped() as cluster:
         cluster.kubectl("create", "namespace", NAMESPACE)
+        cluster.offer_slices(cluster.nodes[-1], MIG_SLICES)
         template = {**TEMPLATE, **LEAVE_SILENT_NODES, "annotations": {"k8s-lab/run": "true"}}
         with closing(open_kubernetes(cluster.kubeconfig, template=template)) as backend:
             site = Site(
                 backend=backend,
                 nodes=cluster.nodes,
+                mig_slices=MIG_SLICES,
                 output=tmp_path_factory.mktemp("real"),
                 gpus_per_node=8,
                 gpu_model=backend.nodes()[0].gpu_model,
