@@ -1,12 +1,16 @@
 """MIG slices through a live cluster: from the request to the allocation, the cluster and back."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.db import IntegrityError, transaction
 
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Cluster, Event, Job, Node, TeamRole, clock
+from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Sample, TeamRole, clock
+from scheduling.backends.kubernetes.pod_objects import attempt_name
+from scheduling.backends.telemetry import ExporterPage, GpuReading
+from scheduling.loops.telemetry import write_samples_once
 from scheduling.loops.turn import run_turns
 from tests import make
 from tests.jobs.api import api_make
@@ -146,6 +150,39 @@ def test_pages_name_slices_by_their_profile(seren, slurm, client):
     assert "MIG slice 1g.10gb" in job_page
     assert cells["slices"] == {"1g.10gb": [2, 3], "3g.40gb": [4]}
     assert cells["who"][2] >= 0 and cells["who"][3] < 0
+
+
+def readings(*slices):
+    """What the exporter measures: (instance, profile, activity, pod)."""
+    return ExporterPage(
+        gpus=tuple(
+            GpuReading(
+                node="seren-001", gpu=2, instance=number, mig_profile=profile, engine_active_ratio=active, pod=pod,
+                memory_used_mib=1000.0, power_w=300.0,
+            )
+            for number, (profile, active, pod) in enumerate(slices)
+        )
+    )  # fmt: skip
+
+
+def test_job_page_shows_the_telemetry_of_its_slice(seren, slurm, client):
+    job = slice_job(seren)
+    turn(seren, slurm)
+    began = clock.now() - timedelta(minutes=1)
+    Allocation.objects.update(held_at=began)
+    Attempt.objects.update(promised_at=began)
+    client.force_login(make.user("root", is_superuser=True))
+    before = client.get(f"/jobs/{job.public_id}/gpus/").content.decode()
+    pod = f"acme-jobs/{attempt_name(job.attempts.get().key)}-0-x7k2p"
+
+    write_samples_once(seren, readings(("1g.10gb", 0.2, ""), ("1g.10gb", 0.8, pod)), clock.now())
+
+    sample = Sample.objects.get()
+    assert sample.gpu_util == [None, None, 80, 20, None]
+    assert sample.gpu_power_w == [None, None, pytest.approx(42.6), pytest.approx(42.6), None]
+    assert "the exporter provides no values for this MIG slice" in before
+    after = client.get(f"/jobs/{job.public_id}/gpus/").content.decode()
+    assert "80%" in after and "no values" not in after
 
 
 def test_event_of_the_start_names_the_slice(seren, slurm):
