@@ -315,8 +315,8 @@ class Cluster(models.Model):
         default=list,
         db_default=[],
         blank=True,
-        help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU on"
-        " nodes with shards. Leave empty for none.",
+        help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU:"
+        " shards, MPS or a MIG slice. Leave empty for none.",
     )
     unlikely_deadlines = models.CharField(
         max_length=6,
@@ -612,6 +612,11 @@ class NodeQuerySet(models.QuerySet["Node"]):
             gpu_share_kinds=tuple(cluster.gpu_share_kinds),
         )
 
+    def most_whole_gpus(self) -> int:
+        """Return the whole GPUs of the node that has most."""
+        sizes = self.order_by().values_list("gpus", "mig_slices").distinct()
+        return max((whole_gpus(gpus, slices) for gpus, slices in sizes), default=0)
+
     def not_usable(self) -> Self:
         """Return nodes that do not accept new jobs, whatever the reason."""
         # A subquery instead of the negated conditions, which would repeat the definition of usable
@@ -720,10 +725,15 @@ class Node(models.Model):
         return slice_devices(self.gpus, self.mig_slices)
 
     @property
+    def whole_gpus(self) -> int:
+        """Its GPUs without MIG slices. They have the first indices."""
+        return whole_gpus(self.gpus, self.mig_slices)
+
+    @property
     def physical_gpus(self) -> int:
         """The fewest GPUs that its whole ones and its slices are."""
         slices = sum(map(profile_milli, self.slice_profiles.values()))
-        return whole_gpus(self.gpus, self.mig_slices) - (-slices // WHOLE_GPU)
+        return self.whole_gpus - (-slices // WHOLE_GPU)
 
     @property
     def badge(self) -> StateBadge:

@@ -489,7 +489,8 @@ def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
 
 def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
     if options.execute:
-        return [host.this_node(now)]
+        yield host.this_node(now)
+        return
     width = max(3, len(str(options.nodes)))
     names = (f"{options.name}-{i:0{width}d}" for i in range(1, options.nodes + 1))
     nodes = build_nodes(
@@ -499,8 +500,9 @@ def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
         shards_per_gpu=options.shards_per_gpu,
         now=now,
     )
-    mps = {"share_gres": MPS, "shards_per_gpu": MPS_PER_GPU}
-    return (replace(node, **mps) if node.name in options.mps_nodes else node for node in nodes)
+    for node in nodes:
+        offers_mps = node.name in options.mps_nodes
+        yield replace(node, share_gres=MPS, shards_per_gpu=MPS_PER_GPU) if offers_mps else node
 
 
 def _check_same_cluster(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) -> None:
