@@ -72,7 +72,9 @@ class SubmitForm(forms.Form):
         "GPU model", help_text="Several in order of preference: H100|A100. Leave empty for any model."
     )
     mig_profile = text_input(
-        "MIG slice", placeholder="1g.10gb", help_text="Profile of a slice to use instead of GPUs; leave those empty."
+        "MIG slice",
+        placeholder="1g.10gb",
+        help_text="Profile of a slice instead of GPUs. Leave GPUs per node empty then.",
     )
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     image = text_input(
