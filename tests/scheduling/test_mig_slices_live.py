@@ -182,7 +182,7 @@ def test_job_page_shows_the_telemetry_of_its_slice(seren, slurm, client):
     assert sample.gpu_power_w == [None, None, pytest.approx(42.6), pytest.approx(42.6), None]
     assert "the exporter provides no values for this MIG slice" in before
     after = client.get(f"/jobs/{job.public_id}/gpus/").content.decode()
-    assert "80%" in after and "no values" not in after
+    assert "80%" in after and "MIG slice 2 (1g.10gb): 80% utilized" in after and "no values" not in after
 
 
 def test_event_of_the_start_names_the_slice(seren, slurm):
