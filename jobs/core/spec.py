@@ -20,6 +20,9 @@ from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, Contai
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
 from jobs.core.gpu_shares import (
+    MAX_MIG_PROFILE_LENGTH,
+    MIG_PROFILE,
+    MIG_RESOURCE_PREFIX,
     MPS,
     SHARD,
     WHOLE_GPU,
@@ -28,9 +31,9 @@ from jobs.core.gpu_shares import (
     is_whole_shards,
     milli_of_shards,
     nearest_shares,
+    profile_milli,
 )
 from jobs.core.lifecycle import JobKind
-from jobs.core.mig import MAX_PROFILE_LENGTH, PROFILE, RESOURCE_PREFIX, profile_milli
 from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
 
@@ -377,9 +380,9 @@ def _read_gpus(name: str, value: Any) -> float:
 
 def _read_mig_profile(name: str, value: Any) -> str:
     """Read `1g.10gb`, also as nvidia-smi writes it (`1g.10gb+me`) and as the resource of Kubernetes."""
-    text = parsing.text_reader(len(RESOURCE_PREFIX) + MAX_PROFILE_LENGTH)(name, value)
-    profile = text.removeprefix(RESOURCE_PREFIX).replace("+", ".")
-    if profile and not PROFILE.fullmatch(profile):
+    text = parsing.text_reader(len(MIG_RESOURCE_PREFIX) + MAX_MIG_PROFILE_LENGTH)(name, value)
+    profile = text.removeprefix(MIG_RESOURCE_PREFIX).replace("+", ".")
+    if profile and not MIG_PROFILE.fullmatch(profile):
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not a MIG profile such as 1g.10gb")
     return profile
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import SEPARATOR
-from jobs.core.mig import RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from jobs.core.spec import SHARE_FIELDS, JobSpec
 
 JOBS_PATH = "/api/v1/jobs/"
@@ -54,7 +54,7 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "preemptions_per_day": "--preemptions-per-day",
 }
 ACME_PAIRS = {"environment": "--env", "labels": "--label"}
-GRES = {"gpu_shards": "shard:", "gpu_mps": "mps:", "mig_profile": RESOURCE_PREFIX}  # parts of a GPU
+GRES = {"gpu_shards": "shard:", "gpu_mps": "mps:", "mig_profile": MIG_RESOURCE_PREFIX}  # parts of a GPU
 SWITCHES = {"preemptible": "--preemptible", "preempt_at_checkpoint": "--preempt-at-checkpoint", "hold": "--hold"}
 
 

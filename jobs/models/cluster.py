@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
-from jobs.core.gpu_shares import SHARD, WHOLE_GPU
+from jobs.core.gpu_shares import SHARD, WHOLE_GPU, profile_milli, slice_devices, whole_gpus
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -31,7 +31,6 @@ from jobs.core.lifecycle import (
     node_condition,
 )
 from jobs.core.log_source import LogSource
-from jobs.core.mig import profile_milli, slice_devices, whole_gpus
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape

@@ -648,7 +648,7 @@ class Allocation(models.Model):
     """One GPU, a MIG slice or a share of a GPU, held by an attempt. On a node where an attempt holds only CPUs and
     memory, one row with `gpu` null.
 
-    A slice is a device of its own with an index after those of the whole GPUs (`jobs.core.mig`). All of it is held.
+    A slice is a device of its own (`jobs.core.gpu_shares`): it has an index, and all of it is held.
 
     A share is a range of the thousandths of its GPU. The database rejects a second live holder of a GPU or of a
     thousandth with the exclusion constraints `one_live_holder_per_gpu`, in which the share with the first thousandth

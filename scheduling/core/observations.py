@@ -13,9 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import WHOLE_GPU, slice_devices
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
-from jobs.core.mig import slice_devices
 from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendJob, BackendNode
 

@@ -1,18 +1,20 @@
 """Which telemetry belongs to which device of a node with MIG slices. Pure.
 
 The exporter numbers slices by GPU and instance; Kubernetes only says how many of each profile a pod holds, and Acme
-numbers them after the whole GPUs (`jobs.core.mig`). The pod that the exporter names for a slice decides; slices without
-a pod of Acme get the devices that are left.
+numbers them after the whole GPUs (`jobs.core.gpu_shares`). The pod that the exporter names for a slice decides; slices
+without a pod of Acme get the devices that are left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.core.mig import profile_milli, slice_devices, whole_gpus
-from scheduling.backends.telemetry import GpuReading
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli, slice_devices, whole_gpus
+
+if TYPE_CHECKING:
+    from scheduling.backends.telemetry import GpuReading
 
 
 def device_readings(

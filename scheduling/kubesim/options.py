@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.core.mig import PROFILE, profile_milli
+from jobs.core.gpu_shares import MIG_PROFILE, WHOLE_GPU, profile_milli
 from scheduling.slurmsim.options import (
     InvalidOption,
     SimulatorOptions,
@@ -67,7 +66,7 @@ def _mig_slices(text: str, gpus: int) -> dict[str, int]:
     slices: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         profile, _, count = part.partition("=")
-        if not PROFILE.fullmatch(profile) or not (
+        if not MIG_PROFILE.fullmatch(profile) or not (
             count.isascii() and count.isdigit() and 0 < int(count[:4]) <= MAX_SLICES
         ):
             raise InvalidOption(f"--mig-slices: {part!r:.40} is not like 1g.10gb=7")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.core.mig import profile_milli
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from scheduling.slurmsim.dcgm_exporter import (
     GpuSample,
     MigInstance,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from jobs.core.mig import slice_devices
+from jobs.core.gpu_shares import slice_devices
 from scheduling.slurmsim.faults import ClusterFault
 from scheduling.slurmsim.values import SlurmJob, SlurmNode
 

@@ -27,6 +27,7 @@ from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly, Diagnosis
 from jobs.actions.journal import SYNC
 from jobs.actions.maintenance import MAINTENANCE
+from jobs.core.gpu_shares import profile_milli
 from jobs.core.lifecycle import (
     ASLEEP_NODE_FLAGS,
     CLOSED_NODE_FLAGS,
@@ -36,7 +37,6 @@ from jobs.core.lifecycle import (
     NodeFlag,
     State,
 )
-from jobs.core.mig import profile_milli
 from jobs.models import (
     Attempt,
     Checkpoint,

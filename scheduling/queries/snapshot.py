@@ -12,9 +12,8 @@ from typing import Any
 from django.db.models import Count, FloatField, Func, Max, Sum, Value
 from django.db.models.functions import Coalesce
 
-from jobs.core.gpu_shares import MPS, WHOLE_GPU
+from jobs.core.gpu_shares import MPS, WHOLE_GPU, profile_milli, whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
-from jobs.core.mig import profile_milli, whole_gpus
 from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
 from jobs.models import (
     Allocation,

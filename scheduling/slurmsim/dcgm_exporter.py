@@ -12,9 +12,8 @@ from hashlib import blake2b
 from math import pi, sin
 from typing import Protocol
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from jobs.core.lifecycle import JobKind
-from jobs.core.mig import profile_milli
 from scheduling.power.clock_curves import model_power_w
 
 from .faults import XID_OF_FAULT, ClusterFault, FaultKind

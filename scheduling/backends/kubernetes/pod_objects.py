@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from jobs.core.mig import RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 
 from ..attempt_record import RECORD_VARIABLE
 from ..base import RequestRejected, SubmitRequest
@@ -341,7 +341,7 @@ def _resources(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[
         **template.extra_resources,
     }
     if request.mig_profile:
-        amounts[f"{RESOURCE_PREFIX}{request.mig_profile}"] = 1
+        amounts[f"{MIG_RESOURCE_PREFIX}{request.mig_profile}"] = 1
     if request.gpus_per_node:
         amounts[template.gpu_resource_of(request.gpu_model)] = request.gpus_per_node
     texts = {name: str(amount) for name, amount in amounts.items() if amount}

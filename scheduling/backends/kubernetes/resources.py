@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.core.mig import PROFILE, RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_PROFILE, MIG_RESOURCE_PREFIX
 
 from .fields import mapping_at, mappings_at, parse_quantity
 
@@ -40,11 +40,11 @@ def gpu_total(resources: Mapping[str, Any]) -> int:
 def mig_slices(resources: Mapping[str, Any]) -> dict[str, int]:
     """The number of MIG slices by profile: `3g.20gb`. Empty if there are impossibly many."""
     counts = {
-        name.removeprefix(RESOURCE_PREFIX): count
+        name.removeprefix(MIG_RESOURCE_PREFIX): count
         for name, count in gpu_counts(resources).items()
-        if name.startswith(RESOURCE_PREFIX)
+        if name.startswith(MIG_RESOURCE_PREFIX)
     }
-    slices = {profile: count for profile, count in counts.items() if PROFILE.fullmatch(profile)}
+    slices = {profile: count for profile, count in counts.items() if MIG_PROFILE.fullmatch(profile)}
     return slices if sum(slices.values()) <= MAX_GPUS else {}
 
 

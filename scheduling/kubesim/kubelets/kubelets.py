@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 
-from jobs.core.mig import RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from scheduling.kubesim.api.quantities import amounts_of, requests_of
 from scheduling.kubesim.api.resources import BY_ID, LEASES, NAMESPACES, NODES, PODS
 from scheduling.kubesim.api.writing import FINAL_PHASES, DeleteOptions
@@ -455,8 +455,8 @@ def _device_message(name: str, requested: int, free: int) -> str:
 
 def _mig_slices(requests: Mapping[str, Decimal]) -> dict[str, int]:
     """The number of slices by profile."""
-    slices = {name: amount for name, amount in requests.items() if name.startswith(RESOURCE_PREFIX)}
-    return {name.removeprefix(RESOURCE_PREFIX): int(amount) for name, amount in slices.items()}
+    slices = {name: amount for name, amount in requests.items() if name.startswith(MIG_RESOURCE_PREFIX)}
+    return {name.removeprefix(MIG_RESOURCE_PREFIX): int(amount) for name, amount in slices.items()}
 
 
 def _gpu_count(pod: JsonObject) -> int:

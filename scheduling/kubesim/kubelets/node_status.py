@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from jobs.core.mig import RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from scheduling.kubesim.objects import JsonObject, timestamp, value_at, with_condition
 from scheduling.kubesim.values import GPU_RESOURCE, Machine
 from scheduling.slurmsim.faults import XID_OF_FAULT, ClusterFault
@@ -81,7 +81,7 @@ def node_status(node: JsonObject, machine: Machine, broken: int, now: float, ver
         "pods": str(MAX_PODS),
     }
     gpus = hardware.gpus
-    slices = {f"{RESOURCE_PREFIX}{profile}": str(count) for profile, count in machine.mig_slices.items()}
+    slices = {f"{MIG_RESOURCE_PREFIX}{profile}": str(count) for profile, count in machine.mig_slices.items()}
     more = slices | ({GPU_RESOURCE: str(gpus)} if gpus else {})
     free = slices | ({GPU_RESOURCE: str(max(gpus - broken, 0))} if gpus else {})
     return {

@@ -26,8 +26,8 @@ from jobs.actions.job_verbs import has_unknown_outcome
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
+from jobs.core.gpu_shares import whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, State
-from jobs.core.mig import whole_gpus
 from jobs.models import (
     Allocation,
     Attempt,

@@ -28,8 +28,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from jobs.actions.retention import delete_all
-from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.core.mig import profile_milli
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from jobs.core.telemetry_math import interval_start
 from jobs.models import (
     ENERGY_RETENTION,

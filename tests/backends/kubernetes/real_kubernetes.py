@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from jobs.core.mig import RESOURCE_PREFIX
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from tests import real_kubernetes
 from tests.patience import until
 from tests.real_kubernetes import run_program
@@ -56,7 +56,7 @@ class RealKubernetes:
 
     def offer_slices(self, node: str, slices: Mapping[str, int]) -> None:
         """Let the node offer MIG slices, as extended resources that no device plugin stands behind."""
-        amounts = {f"{RESOURCE_PREFIX}{profile}": str(count) for profile, count in slices.items()}
+        amounts = {f"{MIG_RESOURCE_PREFIX}{profile}": str(count) for profile, count in slices.items()}
         patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
         self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
         names = amounts.keys()

@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jobs.core.gpu_shares import whole_gpus
 from jobs.core.lifecycle import NodeFlag
-from jobs.core.mig import whole_gpus
 
 from ..attempts import OLDEST, OwnAttempt, attempt_end
 from ..ends import PodEnd

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jobs.core.mig import whole_gpus
+from jobs.core.gpu_shares import whole_gpus
 
 from ...base import BackendError, ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected, SubmitRequest
 from ...http_client import RequestDeadline

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jobs.core.gpu_shares import WHOLE_GPU
-from jobs.core.mig import PROFILE, profile_milli, slice_devices, whole_gpus
+from jobs.core.gpu_shares import MIG_PROFILE, WHOLE_GPU, profile_milli, slice_devices, whole_gpus
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from jobs.core.mig import PROFILE, profile_milli, slice_devices, whole_gpus
     ],
 )
 def test_slice_counts_its_part_of_the_compute(profile, milli):
-    assert PROFILE.fullmatch(profile)
+    assert MIG_PROFILE.fullmatch(profile)
     assert profile_milli(profile) == milli
 
 
@@ -31,7 +30,7 @@ def test_slices_of_a_gpu_never_count_more_than_the_gpu(profiles):
 
 @pytest.mark.parametrize("text", ["", "gpu", "1g", "1g.10GB", "0g.10gb", "10g.5gb", "1g.10gb/x", "1g.10gb.", "1g.٣gb"])
 def test_other_names_are_no_profiles(text):
-    assert not PROFILE.fullmatch(text)
+    assert not MIG_PROFILE.fullmatch(text)
 
 
 def test_slices_follow_the_whole_gpus_by_profile():
