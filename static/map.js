@@ -236,12 +236,18 @@
       `${milli / 1000} ${who >= 0 ? `${data.jobs[who][1]} of ${data.jobs[who][2]} (${data.jobs[who][0]})` : "job of another team"}`);
   }
 
+  // "n1 GPU 3", or "n1 slice 9 (MIG 1g.10gb)"
+  function cellName(cell) {
+    const found = Object.entries(data.slices).find(([, cells]) => cells.includes(cell.index));
+    return `${cell.node[0]} ${found ? `slice ${cell.gpu} (MIG ${found[0]})` : `GPU ${cell.gpu}`}`;
+  }
+
   function say(cell) {
-    const [name, rack, leaf, , state] = cell.node;
+    const [, rack, leaf, , state] = cell.node;
     const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
     const holder = who >= 0 ? `${data.jobs[who][1]} of ${data.jobs[who][2]} (${data.jobs[who][0]})`
       : who === FREE ? "free" : who === FOREIGN ? "foreign job" : "job of another team";
-    const parts = [`${name} GPU ${cell.gpu}`, state, ...(sharers(cell) || [holder])];
+    const parts = [cellName(cell), state, ...(sharers(cell) || [holder])];
     if (busy >= 0) parts.push(`${busy}% busy`);
     if (hot >= 0) parts.push(`${hot} °C`);
     const code = data.xid.find(([index]) => index === cell.index);
@@ -274,10 +280,10 @@
 
   function describe() {
     const cell = cells[chosen];
-    const [name, , , , state] = cell.node;
+    const [, , , , state] = cell.node;
     const who = data.who[cell.index], busy = data.busy[cell.index], hot = data.hot[cell.index];
     const title = document.createElement("strong"), list = document.createElement("dl");
-    title.textContent = `${name} GPU ${cell.gpu}`;
+    title.textContent = cellName(cell);
     const shared = sharers(cell);
     if (shared) list.append(...line("Jobs", shared.join("; ")));
     else if (who >= 0) {

@@ -114,7 +114,8 @@ def _assignments(values: TableRow) -> str:
 
 def _resources(job: TableRow) -> str:
     """`2 nodes, each with 8 GPUs (h100), 96 CPUs, 512 GiB`; `1 node with 8 GPUs`."""
-    gpus = _count(job["gpus_per_node"], "GPU") + (f" ({job['gpu_model']})" if job["gpu_model"] else "")
+    gpus = f"MIG slice {job['mig_profile']}" if job.get("mig_profile") else _count(job["gpus_per_node"], "GPU")
+    gpus += f" ({job['gpu_model']})" if job["gpu_model"] else ""
     memory = f"{job['memory_per_node'] / 1024:.4g} GiB" if job["memory_per_node"] else ""
     parts = [gpus, _count(job["cpus_per_node"], "CPU") if job["cpus_per_node"] else "", memory, job["nic_type"]]
     nodes = "1 node" if job["nodes"] == 1 else f"{job['nodes']} nodes, each"

@@ -18,6 +18,7 @@ PART_PATTERN = re.compile(r"0?\.\d{1,9}", re.ASCII)
 RELATIVE_TIME_PATTERN = re.compile(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?")
 CLOCK_PATTERN = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))? ?([ap]m)?")
 DATE_PATTERN = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?(?:-(.+))?")
+MIG_RESOURCE = "nvidia.com/mig-"
 CLOCK_WORDS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00"}
 TIME_OPTIONS = {"--begin": "begin_at", "--deadline": "deadline_at"}
 
@@ -227,17 +228,22 @@ def _parse_gpus(name: str, value: str) -> tuple[str, float]:
 
 
 def _set_gres(submit: SubmitOptions, name: str, value: str) -> None:
-    """Parse `gpu`, `gpu:8`, `gpu:h100:8`, `shard:2`."""
+    """Parse `gpu`, `gpu:8`, `gpu:h100:8`, `shard:2`, `mps:50`, `nvidia.com/mig-1g.10gb:1`."""
     kind, _, remainder = value.partition(":")
-    if kind not in ("gpu", "shard") or "," in value:
-        raise BadOption(f"{name} {value}: Acme supports only gpu or shard")
+    if kind.startswith(MIG_RESOURCE) and "," not in value:
+        if remainder not in ("", "1"):
+            raise BadOption(f"{name} {value}: a job can request one MIG slice")
+        submit.fields["mig_profile"] = kind.removeprefix(MIG_RESOURCE)
+        return
+    if kind not in ("gpu", "shard", "mps") or "," in value:
+        raise BadOption(f"{name} {value}: Acme supports only gpu, shard, mps or {MIG_RESOURCE}PROFILE")
     if remainder and ":" not in remainder and not remainder.isdigit():
         remainder += ":1"
     if kind == "gpu":
         _set_gpus_per_node(submit, name, remainder or "1")
         return
     model, _, number = (remainder or "1").rpartition(":")
-    submit.fields["gpu_shards"] = _parse_whole_number(name, number)
+    submit.fields["gpu_mps" if kind == "mps" else "gpu_shards"] = _parse_whole_number(name, number)
     if model:
         submit.fields["gpu_model"] = model
 

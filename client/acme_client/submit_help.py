@@ -38,7 +38,7 @@ OPTION_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--nodes N", "Number of nodes. Default: 1."),
         ("--gpus-per-node [MODEL:]N", "GPUs of each node: 8, or h100:8."),
         ("--gpus [MODEL:]N", "Total number of GPUs, distributed evenly over the nodes. 0.5: a part of one GPU."),
-        ("--gres gpu[:MODEL][:N]", "GPUs of each node, in Slurm's notation. shard:N: a part of one GPU."),
+        ("--gres gpu[:MODEL][:N]", "As in Slurm. Parts of one GPU: shard:N, mps:N, nvidia.com/mig-1g.10gb."),
         ("--gpu-model MODEL", "Only nodes with this GPU."),
         ("--nic-type TYPE", "Only nodes with this network card."),
         ("--cpus-per-task N", "CPUs of each task. Default: a share of the node for its GPUs."),

@@ -6,6 +6,7 @@ from typing import Any
 
 from jobs.actions import job_verbs
 from jobs.core.deadlines import DeadlineAction, UnlikelyDeadlines
+from jobs.core.gpu_shares import MPS, SHARD
 from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
@@ -98,8 +99,9 @@ JOB = ResourceShape(
         "gpus_per_node": number_field(
             "Less than 1: the part of one GPU that it shares with other jobs.",
             get=attribute_path("requested_gpus_per_node"),
-            needs=("gpus_per_node", "gpu_milli"),
+            needs=("gpus_per_node", "gpu_milli", "mig_profile"),
         ),
+        "mig_profile": text_field("Profile of the MIG slice that it requests instead of GPUs; empty: none."),
         "gpus": number_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node", "gpu_milli")),
         "cpus_per_node": integer_field(),
         "memory_per_node": integer_field(
@@ -240,6 +242,14 @@ NODE = ResourceShape(
         "is_schedulable": boolean_field(needs=("state", "flags", "drain_requested")),
         "gpus": integer_field(),
         "shards_per_gpu": integer_field("Into how many parts jobs can share each GPU; 0: not at all.", low=0),
+        "share_gres": text_field("What Slurm calls these parts.", choices=[SHARD, MPS]),
+        "mig_slices": ShapeField(
+            schema={
+                "type": "object",
+                "additionalProperties": {"type": "integer"},
+                "description": "Number of MIG slices by profile. Each counts as one of the node's GPUs.",
+            }
+        ),
         "gpus_allocated": integer_field(
             "GPUs in use by jobs now, also in part.", get=lambda node: node.gpus_allocated, needs=()
         ),
@@ -626,6 +636,16 @@ JOB_REQUEST = ResourceShape(
             "A part of one GPU as a number of shards, as for sbatch --gres=shard:N; instead of gpus_per_node.",
             low=1,
             high=1000,
+            required=False,
+        ),
+        "gpu_mps": integer_field(
+            "A part of one GPU, as for sbatch --gres=mps:N; usually a hundred are a GPU. Instead of gpus_per_node.",
+            low=1,
+            high=1000,
+            required=False,
+        ),
+        "mig_profile": text_field(
+            "Profile of a MIG slice such as 1g.10gb; instead of gpus_per_node. Counts as a part of one GPU.",
             required=False,
         ),
         "cpus_per_node": integer_field(

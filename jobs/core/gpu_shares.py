@@ -1,18 +1,30 @@
 """Shares of a GPU, in thousandths: how they are counted, written and rounded. Pure.
 
 A GPU is divided into as many shards as its node says (Slurm's gres/shard; 8 shards: eighths of a GPU). A share is a
-number of shards of one GPU. Acme stores it in thousandths, rounded down, so that the shards of a GPU always fit on it.
-All accounts (quotas, fair share, ledger, costs) count thousandths, and a whole GPU is 1000 of them.
+number of shards of one GPU. On nodes with gres/mps, its units are the shards, usually a hundred per GPU. Acme stores a
+share in thousandths, rounded down, so that the shards of a GPU always fit on it. All accounts (quotas, fair share,
+ledger, costs) count thousandths, and a whole GPU is 1000 of them.
+
+MIG slices are parts of a GPU that are devices of their own, requested by the name of their profile. A node lists its
+devices in this order: its whole GPUs, then the slices of each profile, sorted by profile. So a slice has an index like
+a GPU. A job holds all of a slice, and accounts count the part of the GPU's compute that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from jobs.core.slurm_notation import format_count
 
 WHOLE_GPU: Final = 1000
+SHARD, MPS = "shard", "mps"  # Slurm's names of the resources that are parts of a GPU
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+MAX_MIG_PROFILE_LENGTH: Final = 32
+MIG_PROFILE: Final = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb(\.[a-z0-9.-]{1,20})?", re.ASCII)  # 1g.10gb, 1g.10gb.me
+# GPUs with four compute slices (A30, RTX PRO 6000) and their profiles; all others have seven
+OF_FOUR_SLICES: Final = frozenset({"1g.6gb", "2g.12gb", "4g.24gb", "1g.24gb", "2g.48gb", "4g.96gb"})
 # Whole numbers stay integers, to be shown and sent like counts. Compiled code would convert them where it reads `float`
 GpuNumber: TypeAlias = int | float
 
@@ -67,3 +79,20 @@ def first_gap(ranges: Iterable[tuple[int, int]], milli: int) -> int | None:
             return begin
         begin = first + held
     return begin if begin + milli <= WHOLE_GPU else None
+
+
+def profile_milli(profile: str) -> int:
+    """The thousandths of a GPU that accounts count for a slice: 142 for 1g of 7. Always less than a GPU."""
+    plain = ".".join(profile.split(".")[:2])
+    return min(int(profile[0]) * WHOLE_GPU // (4 if plain in OF_FOUR_SLICES else 7), WHOLE_GPU - 1)
+
+
+def slice_devices(gpus: int, slices: Mapping[str, int]) -> dict[int, str]:
+    """The profile by index of each slice of a node with this many devices, the whole GPUs included."""
+    profiles = [profile for profile in sorted(slices) for _ in range(slices[profile])]
+    return dict(enumerate(profiles, max(0, gpus - len(profiles))))
+
+
+def whole_gpus(gpus: int, slices: Mapping[str, int]) -> int:
+    """How many devices of a node are whole GPUs."""
+    return max(0, gpus - sum(slices.values()))

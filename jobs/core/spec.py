@@ -20,12 +20,18 @@ from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, Contai
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import HARDWARE_NAME, accepts_model, gpu_models, models_text, read_gpu_models
 from jobs.core.gpu_shares import (
+    MAX_MIG_PROFILE_LENGTH,
+    MIG_PROFILE,
+    MIG_RESOURCE_PREFIX,
+    MPS,
+    SHARD,
     WHOLE_GPU,
     charged_milli,
     gpu_number,
     is_whole_shards,
     milli_of_shards,
     nearest_shares,
+    profile_milli,
 )
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import InvalidField as InvalidField
@@ -44,6 +50,7 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 JOB_REFERENCE = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
+SHARE_FIELDS = {"gpu_shards": SHARD, "gpu_mps": MPS}  # requests of a part of a GPU, as in Slurm
 DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
 
 
@@ -58,6 +65,13 @@ class NodeShape:
     gpu_model: str = ""
     nic_type: str = ""
     shards_per_gpu: int = 0  # 0: its GPUs cannot be shared
+    share_gres: str = SHARD
+    mig_slices: tuple[tuple[str, int], ...] = ()  # profile and number; `gpus` are the whole ones
+
+    @property
+    def gpu_milli(self) -> int:
+        """What accounts count for all its GPUs and slices, in thousandths."""
+        return WHOLE_GPU * self.gpus + sum(count * profile_milli(profile) for profile, count in self.mig_slices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +108,7 @@ class JobSpec:
     nodes: int = 1
     gpus_per_node: int = 0
     gpu_milli: int = 0  # thousandths of one GPU, instead of whole GPUs
+    mig_profile: str = ""  # the profile of the MIG slice that these thousandths are
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
     gpu_model: str = ""  # several in order of preference, see `gpu_models`
@@ -214,18 +229,29 @@ def _check_container(job: JobSpec, shape: ClusterShape) -> None:
 
 
 def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
-    """Return whole GPUs and thousandths of one. A part of a GPU is a number below 1 or, as in Slurm, shards."""
-    gpus, shards = values.get("gpus_per_node", 0), values.pop("gpu_shards", None)
-    if shards is None:
-        whole = int(gpus)
-        return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
-    if gpus:
-        raise InvalidField("gpu_shards", "is a part of one GPU; leave out gpus_per_node")
-    per_gpu = max((node.shards_per_gpu for node in shape.nodes), default=0)
+    """Return whole GPUs and thousandths of one. A part of a GPU is a number below 1 or, as in Slurm, shards, or a MIG
+    slice."""
+    gpus = values.get("gpus_per_node", 0)
+    stated = [name for name in ("gpus_per_node", "mig_profile", *SHARE_FIELDS) if values.get(name)]
+    if len(stated) > 1:
+        raise InvalidField(stated[1], f"is a part of one GPU; leave out {stated[0]}")
+    if profile := values.get("mig_profile", ""):
+        return {"gpus_per_node": 0, "gpu_milli": profile_milli(profile)}
+    for name, gres in SHARE_FIELDS.items():
+        if (shards := values.pop(name, None)) is not None:
+            return {"gpus_per_node": 0, "gpu_milli": _shards_milli(name, shards, gres, shape)}
+    whole = int(gpus)
+    return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
+
+
+def _shards_milli(field: str, shards: int, gres: str, shape: ClusterShape) -> int:
+    per_gpu = max((node.shards_per_gpu for node in shape.nodes if node.share_gres == gres), default=0)
     if shards >= per_gpu > 0:
-        raise InvalidField("gpu_shards", f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+        raise InvalidField(field, f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+    if not per_gpu and any(node.shards_per_gpu for node in shape.nodes):
+        raise InvalidField(field, f"no node of {shape.name} has gres/{gres}")
     # Without shards, `_check_share` or FIT_RULES refuse the job, whatever the number is
-    return {"gpus_per_node": 0, "gpu_milli": milli_of_shards(shards, per_gpu) if per_gpu else 1}
+    return milli_of_shards(shards, per_gpu) if per_gpu else 1
 
 
 def _check_share(job: JobSpec, shape: ClusterShape) -> None:
@@ -235,7 +261,8 @@ def _check_share(job: JobSpec, shape: ClusterShape) -> None:
     if job.kind not in shape.gpu_share_kinds:
         kinds = " or ".join(shape.gpu_share_kinds)
         allowed = f"only jobs of kind {kinds} may" if kinds else "no job may"
-        raise InvalidField("gpus_per_node", f"{allowed} request a part of a GPU on {shape.name}")
+        field = "mig_profile" if job.mig_profile else "gpus_per_node"
+        raise InvalidField(field, f"{allowed} request a part of a GPU on {shape.name}")
     if job.nodes > 1:
         raise InvalidField("nodes", "a part of a GPU is on one node; request whole GPUs for several nodes")
     if job.preemptible:
@@ -251,6 +278,12 @@ def _no_share_text(job: JobSpec, shape: ClusterShape) -> str:
     near = " or ".join(str(gpu_number(milli)) for milli in nearest_shares(job.gpu_milli, per_gpu))
     asked = gpu_number(job.gpu_milli)
     return f"{asked} is not a whole number of shards; a GPU of {shape.name} has {per_gpu}, so request {near or 1}"
+
+
+def _no_slice_text(job: JobSpec, shape: ClusterShape) -> str:
+    offered = sorted({profile for node in shape.nodes for profile, _ in node.mig_slices})
+    others = f"; it has {', '.join(offered)}" if offered else ""
+    return f"no matching node of {shape.name} has MIG slices {job.mig_profile}{others}"
 
 
 def _too_many_gpus_text(job: JobSpec, shape: ClusterShape) -> str:
@@ -283,9 +316,12 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
         _missing_hardware_text(lambda j: f"{j.nic_type} NICs", ""),
     ),
     ("gpus_per_node", lambda j, n: j.gpus_per_node <= n.gpus, _too_many_gpus_text),
+    ("mig_profile", lambda j, n: not j.mig_profile or j.mig_profile in dict(n.mig_slices), _no_slice_text),
     (
         "gpus_per_node",
-        lambda j, n: not j.gpu_milli or (n.gpus > 0 and is_whole_shards(j.gpu_milli, n.shards_per_gpu)),
+        lambda j, n: (
+            not j.gpu_milli or bool(j.mig_profile) or (n.gpus > 0 and is_whole_shards(j.gpu_milli, n.shards_per_gpu))
+        ),
         _no_share_text,
     ),
     (
@@ -303,11 +339,11 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
 
 def _default_cpus(milli: int, shape: ClusterShape) -> int:
     """Return the CPUs per node for these thousandths of GPUs: the smallest share of any GPU node, as DefCpuPerGPU."""
-    nodes = [node for node in shape.nodes if node.gpus]
+    nodes = [node for node in shape.nodes if node.gpu_milli]
     if not milli or not nodes:
         return 1
     # The smallest share fits on every GPU node of the cluster
-    smallest = min(node.cpus // node.gpus for node in nodes)
+    smallest = min(node.cpus * WHOLE_GPU // node.gpu_milli for node in nodes)
     return max(1, milli * smallest // WHOLE_GPU)
 
 
@@ -340,6 +376,15 @@ def _read_gpus(name: str, value: Any) -> float:
     if round(value * WHOLE_GPU) / WHOLE_GPU != value:
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} has more than three decimals")
     return value
+
+
+def _read_mig_profile(name: str, value: Any) -> str:
+    """Read `1g.10gb`, also as nvidia-smi writes it (`1g.10gb+me`) and as the resource of Kubernetes."""
+    text = parsing.text_reader(len(MIG_RESOURCE_PREFIX) + MAX_MIG_PROFILE_LENGTH)(name, value)
+    profile = text.removeprefix(MIG_RESOURCE_PREFIX).replace("+", ".")
+    if profile and not MIG_PROFILE.fullmatch(profile):
+        parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not a MIG profile such as 1g.10gb")
+    return profile
 
 
 def _read_deadline_action(name: str, value: Any) -> DeadlineAction:
@@ -440,6 +485,8 @@ JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
     "nodes": parsing.integer_reader(1, 100_000),
     "gpus_per_node": _read_gpus,
     "gpu_shards": parsing.integer_reader(1, 1000),
+    "gpu_mps": parsing.integer_reader(1, 1000),
+    "mig_profile": _read_mig_profile,
     "cpus_per_node": parsing.integer_reader(1, 100_000),
     "memory_per_node": parsing.read_memory_mb,
     "gpu_model": read_gpu_models,

@@ -14,7 +14,8 @@ from typing import Any
 
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import SEPARATOR
-from jobs.core.spec import JobSpec
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
+from jobs.core.spec import SHARE_FIELDS, JobSpec
 
 JOBS_PATH = "/api/v1/jobs/"
 LINE_WIDTH = 72
@@ -53,6 +54,7 @@ ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
     "preemptions_per_day": "--preemptions-per-day",
 }
 ACME_PAIRS = {"environment": "--env", "labels": "--label"}
+GRES = {"gpu_shards": "shard:", "gpu_mps": "mps:", "mig_profile": MIG_RESOURCE_PREFIX}  # parts of a GPU
 SWITCHES = {"preemptible": "--preemptible", "preempt_at_checkpoint": "--preempt-at-checkpoint", "hold": "--hold"}
 
 
@@ -82,7 +84,7 @@ def curl_command(body: Mapping[str, Any], url: str) -> str:
 
 def acme_command(body: Mapping[str, Any]) -> str:
     options = [_option(option, body[name]) for name, option in ACME_OPTIONS.items() if name in body]
-    options += [_option("--gres", f"shard:{body['gpu_shards']}")] if "gpu_shards" in body else []
+    options += [_option("--gres", f"{name}{body[field]}") for field, name in GRES.items() if field in body]
     options += [option for name, option in SWITCHES.items() if body.get(name)]
     for name, option in ACME_PAIRS.items():
         options += [_option(option, f"{key}={value}") for key, value in body.get(name, {}).items()]
@@ -95,8 +97,7 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     if spec.gpus_per_node:
         model = f"{spec.gpu_model}:" if spec.gpu_model and SEPARATOR not in spec.gpu_model else ""
         options.append(_option("--gpus-per-node", f"{model}{spec.gpus_per_node}"))
-    if "gpu_shards" in body:
-        options.append(_option("--gres", f"shard:{body['gpu_shards']}"))
+    options += [_option("--gres", f"{GRES[field]}{body[field]}") for field in SHARE_FIELDS if field in body]
     # sbatch would allocate one CPU, whatever the number of GPUs
     options += ["--ntasks-per-node=1", _option("--cpus-per-task", spec.cpus_per_node)]
     if spec.image:
@@ -112,8 +113,8 @@ def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     if spec.environment and _is_exportable(spec):
         options.append(_option("--export", ",".join(f"{key}={value}" for key, value in spec.environment.items())))
     left_out = tuple(label for label, is_lost in LOST_IN_SBATCH.items() if is_lost(spec))
-    if spec.gpu_milli and "gpu_shards" not in body:
-        left_out = ("part of a GPU", *left_out)
+    if spec.gpu_milli and not SHARE_FIELDS.keys() & body.keys():
+        left_out = ("MIG slice" if spec.mig_profile else "part of a GPU", *left_out)
     return SbatchCommand(text=_wrapped_lines(["sbatch", *options, _option("--wrap", spec.command)]), left_out=left_out)
 
 

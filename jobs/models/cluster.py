@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from django.db.models.functions import Now
 
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
+from jobs.core.gpu_shares import SHARD, WHOLE_GPU, profile_milli, slice_devices, whole_gpus
 from jobs.core.lifecycle import (
     CLOSED_NODE_FLAGS,
     USABLE_NODE_STATES,
@@ -312,8 +314,8 @@ class Cluster(models.Model):
         default=list,
         db_default=[],
         blank=True,
-        help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU on"
-        " nodes with shards. Leave empty for none.",
+        help_text="Separated by commas, for example evaluation,debug. Their jobs may request a part of a GPU:"
+        " shards, MPS or a MIG slice. Leave empty for none.",
     )
     unlikely_deadlines = models.CharField(
         max_length=6,
@@ -583,6 +585,10 @@ class RepairStage(models.TextChoices):
     BURN_IN = "burn-in"
 
 
+def _node_shape(*, gpus: int, mig_slices: dict[str, int], **make: Any) -> NodeShape:
+    return NodeShape(gpus=whole_gpus(gpus, mig_slices), mig_slices=tuple(sorted(mig_slices.items())), **make)
+
+
 class NodeQuerySet(models.QuerySet["Node"]):
     def usable(self) -> Self:
         open_ = self.filter(state__in=USABLE_NODE_STATES, drain_requested=False)
@@ -591,9 +597,9 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def shape(self, cluster: Cluster) -> ClusterShape:
         """Return the hardware of the cluster, whatever the state of its nodes: a node that is down today may run a job
         tomorrow."""
-        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu")
+        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type", "shards_per_gpu", "share_gres", "mig_slices")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
-        nodes = tuple(NodeShape(**row) for row in rows)
+        nodes = tuple(_node_shape(**row) for row in rows)
         if missing := cluster.get_deferred_fields().intersection(OFFER_COLUMNS):
             cluster.refresh_from_db(fields=list(missing))
         return ClusterShape(
@@ -604,6 +610,11 @@ class NodeQuerySet(models.QuerySet["Node"]):
             contract_limits=cluster.contract_limits,
             gpu_share_kinds=tuple(cluster.gpu_share_kinds),
         )
+
+    def most_whole_gpus(self) -> int:
+        """Return the whole GPUs of the node that has most."""
+        sizes = self.order_by().values_list("gpus", "mig_slices").distinct()
+        return max((whole_gpus(gpus, slices) for gpus, slices in sizes), default=0)
 
     def not_usable(self) -> Self:
         """Return nodes that do not accept new jobs, whatever the reason."""
@@ -630,6 +641,22 @@ class Node(models.Model):
         db_default=0,
         editable=False,
         help_text="Into how many parts the cluster can share each GPU of the node; 0: not at all.",
+    )
+    share_gres = models.CharField(
+        "name of the shards",
+        max_length=8,
+        default=SHARD,
+        db_default=SHARD,
+        editable=False,
+        help_text="Slurm's name of these parts: shard or mps.",
+    )
+    mig_slices = models.JSONField(
+        "MIG slices",
+        default=dict,
+        db_default={},
+        blank=True,
+        editable=False,
+        help_text="Number of MIG slices by profile. They are the last of the node's GPUs.",
     )
     gpu_uuids = ArrayField(models.CharField(max_length=64), default=list, blank=True, editable=False)
     gpu_pci = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
@@ -690,6 +717,22 @@ class Node(models.Model):
     def all_flags(self) -> list[str]:
         """The flags that the cluster reports, plus DRAIN as soon as an operator has requested a drain."""
         return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_requested else self.flags)
+
+    @cached_property
+    def slice_profiles(self) -> dict[int, str]:
+        """The MIG profile of each of its GPUs that is a slice, by index."""
+        return slice_devices(self.gpus, self.mig_slices)
+
+    @property
+    def whole_gpus(self) -> int:
+        """Its GPUs without MIG slices. They have the first indices."""
+        return whole_gpus(self.gpus, self.mig_slices)
+
+    @property
+    def physical_gpus(self) -> int:
+        """The fewest GPUs that its whole ones and its slices are."""
+        slices = sum(map(profile_milli, self.slice_profiles.values()))
+        return self.whole_gpus - (-slices // WHOLE_GPU)
 
     @property
     def badge(self) -> StateBadge:

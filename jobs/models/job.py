@@ -156,6 +156,15 @@ class Job(models.Model):
         editable=False,
         help_text="Part of one GPU that the job shares with others, instead of whole GPUs.",
     )
+    mig_profile = models.CharField(
+        "MIG profile",
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The MIG slice that the job requests instead of GPUs.",
+    )
     cpus_per_node = models.PositiveIntegerField("CPUs per node", default=1)
     memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
     gpu_model = models.CharField("GPU model", max_length=200, blank=True)  # several: `jobs.core.gpu_models`
@@ -421,6 +430,8 @@ class Job(models.Model):
 
     @property
     def requested_gpus_per_node(self) -> float:
+        if self.mig_profile:
+            return 0
         return gpu_number(charged_milli(self.gpus_per_node, self.gpu_milli))
 
     @property
@@ -634,8 +645,10 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
 
 
 class Allocation(models.Model):
-    """One GPU, or a share of one, held by an attempt. On a node where an attempt holds only CPUs and memory, one row
-    with `gpu` null.
+    """One GPU, a MIG slice or a share of a GPU, held by an attempt. On a node where an attempt holds only CPUs and
+    memory, one row with `gpu` null.
+
+    A slice is a device of its own (`jobs.core.gpu_shares`): it has an index, and all of it is held.
 
     A share is a range of the thousandths of its GPU. The database rejects a second live holder of a GPU or of a
     thousandth with the exclusion constraints `one_live_holder_per_gpu`, in which the share with the first thousandth

@@ -97,6 +97,7 @@ class NodeGpu:
     """
 
     index: int
+    profile: str  # of a MIG slice; empty for a GPU
     uuid: str
     pci: str
     jobs: list[tuple[Job, str]]  # visible jobs, each with its part of the GPU, empty if it has all of it
@@ -127,6 +128,7 @@ def _node_gpus(row: Node, sample: Sample | None, allocations: list[Allocation], 
         gpus.append(
             NodeGpu(
                 index=index,
+                profile=row.slice_profiles.get(index, ""),
                 uuid=row.gpu_uuids[index] if index < len(row.gpu_uuids) else "",
                 pci=row.gpu_pci[index] if index < len(row.gpu_pci) else "",
                 jobs=[(one.attempt.job, one.share_text) for one in seen],

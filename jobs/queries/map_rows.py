@@ -77,7 +77,7 @@ def current_map_nodes(cluster: Cluster) -> list[MapNode]:
 
 
 def _gpu_nodes(cluster: Cluster) -> QuerySet[Node]:
-    columns = ("name", "rack", "leaf", "gpus", "state", "flags", "drain_requested", "foreign_gpus")
+    columns = ("name", "rack", "leaf", "gpus", "state", "flags", "drain_requested", "foreign_gpus", "mig_slices")
     return Node.objects.filter(cluster=cluster, gpus__gt=0).only(*columns)
 
 
@@ -92,6 +92,7 @@ def _map_node(node: Node, badge: StateBadge, is_schedulable: bool, foreign: Sequ
         tone=badge.tone,
         is_schedulable=is_schedulable,
         foreign=foreign,
+        slices=node.slice_profiles,
     )
 
 

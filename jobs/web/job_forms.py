@@ -29,6 +29,7 @@ PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
 TEXT_FIELDS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
+    "mig_profile",
     *("deadline_at", "deadline_action"),
     *("image", "mounts", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
     *("comment", "preempt_exempt_time"),
@@ -69,6 +70,11 @@ class SubmitForm(forms.Form):
     )
     gpu_model = text_input(
         "GPU model", help_text="Several in order of preference: H100|A100. Leave empty for any model."
+    )
+    mig_profile = text_input(
+        "MIG slice",
+        placeholder="1g.10gb",
+        help_text="Profile of a slice instead of GPUs. Leave GPUs per node empty then.",
     )
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     image = text_input(
@@ -116,7 +122,7 @@ class SubmitForm(forms.Form):
 
     BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
     GROUPS = (
-        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
+        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "mig_profile", "nic_type")),
         ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
         ("Deadline", ("deadline_at", "deadline_action")),
         ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
@@ -293,7 +299,10 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         **_contract_values(job),
         "gpus_per_node": job.requested_gpus_per_node,
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "cpus_per_node")},
-        **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
+        **{
+            name: getattr(job, name)
+            for name in ("gpu_model", "mig_profile", "nic_type", "workdir", "priority", "requeue_limit")
+        },
         **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }
 

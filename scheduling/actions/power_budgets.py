@@ -126,7 +126,9 @@ def _limit_w(limit_kw: float) -> int:
 
 def _check_limit(row: PowerBudget, nodes: list[Node]) -> None:
     """Refuse a limit under which no job could ever start."""
-    idle_w = sum(idle_node_w(node.gpus, node.gpu_model) for node in nodes if NodeFlag.POWERED_DOWN not in node.flags)
+    idle_w = sum(
+        idle_node_w(node.physical_gpus, node.gpu_model) for node in nodes if NodeFlag.POWERED_DOWN not in node.flags
+    )
     if row.limit_w <= idle_w:
         raise InvalidField(
             "limit_kw", f"{_kw_text(row.limit_w)} is not above the {_kw_text(idle_w)} that its nodes draw when idle"

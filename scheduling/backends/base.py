@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import NodeState, State
 from jobs.core.turn_errors import EndsTurn, SkipsRow
 
@@ -90,6 +91,8 @@ class SubmitRequest:
     checkpoint_signal: str = ""
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
     gpu_shards: int = 0  # parts of one GPU (`BackendNode.gpu_shards`), which the cluster selects, instead of whole GPUs
+    share_gres: str = SHARD  # as `BackendNode.share_gres` of its node
+    mig_profile: str = ""  # one MIG slice of this profile (`BackendNode.mig_slices`) instead of whole GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,8 @@ class BackendJob:
     # Node name -> GPU indices, while known; also of the GPU of which the job holds shards
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gpu_counts: Mapping[str, int] = field(default_factory=dict)  # node name -> GPUs held, where the indices are unknown
+    # Node name -> number by profile of those among `gpu_counts` that are MIG slices
+    mig_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node name -> "namespace/name" of its pods there
     submitted_at: datetime | None = None
     started_at: datetime | None = None
@@ -138,8 +143,10 @@ class BackendNode:
     reason: str = ""
     cpus: int = 0
     memory_mb: int = 0
-    gpus: int = 0
+    gpus: int = 0  # with MIG slices, each of which counts as one
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # number of MIG slices by profile
     gpu_shards: int = 0  # equal parts of its GPUs, all together, that jobs may hold; 0: GPUs are not shared
+    share_gres: str = SHARD  # what the cluster calls these parts; of MPS, one GPU of a node is shared at a time
     gpu_model: str = ""
     features: tuple[str, ...] = ()  # `rack-r01`, `leaf-l03`, `pod-p1`, `nic-hdr200x4`: topology by convention
     boot_at: datetime | None = None

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import MPS, SHARD, WHOLE_GPU
 from jobs.core.hostlist import BadHostlist, expand
 from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State, is_asleep
 
@@ -48,9 +48,9 @@ MAX_DIGITS = 9  # of a count or an index; int() rejects strings of thousands of 
 MAX_GPU_MODEL_LENGTH = 40  # characters, as in the database column
 MAX_GPUS_PER_NODE = 4096  # index lists are untrusted input and must not exhaust memory
 GPU_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?gpu(?::([^:,()]+))?:(\d+)")
-SHARD_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?shard(?::[^:,()]+)?:(\d+)")
+SHARE_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?(shard|mps)(?::[^:,()]+)?:(\d+)")
 # Shards name the GPU that they are parts of
-GPU_INDICES = re.compile(r"(?:^|,)(?:gpu|shard)(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
+GPU_INDICES = re.compile(r"(?:^|,)(?:gpu|shard|mps)(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
 NODE_FLAG_ALIASES = {
     "MAINT": str(NodeFlag.MAINTENANCE),
     "DRAINED": str(NodeFlag.DRAIN),
@@ -171,7 +171,7 @@ def _placement_fields(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
         model = f":{what.gpu_model}" if what.gpu_model else ""
         place[dialect.gres_field] = f"{dialect.gres_prefix}{model}:{what.gpus_per_node}"
     elif what.gpu_shards:
-        place[dialect.gres_field] = f"{dialect.gres_prefix.removesuffix('gpu')}shard:{what.gpu_shards}"
+        place[dialect.gres_field] = f"{dialect.gres_prefix.removesuffix('gpu')}{what.share_gres}:{what.gpu_shards}"
     return place
 
 
@@ -505,6 +505,7 @@ def parse_listing_time(answer: object) -> int | None:
 def parse_node(raw: Mapping[str, Any]) -> BackendNode:
     state, flags = _parse_node_state(raw)
     model, gpus = _parse_gres(_text_field(raw, "gres"))
+    share_gres, shards = _parse_shares(_text_field(raw, "gres"))
     name = _text_field(raw, "name")
     if not name or len(name) > MAX_NODE_NAME_LENGTH:
         raise MalformedResponse(f"name is {len(name)} characters long" if name else "name is missing in a node")
@@ -516,7 +517,8 @@ def parse_node(raw: Mapping[str, Any]) -> BackendNode:
         cpus=_number_in_range(raw.get("cpus"), "cpus", MAX_CPUS),
         memory_mb=_number_in_range(raw.get("real_memory"), "real_memory", MAX_MEMORY_MB),
         gpus=gpus,
-        gpu_shards=_parse_shards(_text_field(raw, "gres")),
+        gpu_shards=shards,
+        share_gres=share_gres,
         gpu_model=model,
         features=tuple(_word_list(raw.get("features"), "features")),
         boot_at=_time_field(raw, "boot_time"),
@@ -719,9 +721,11 @@ def _parse_gres(gres: str) -> tuple[str, int]:
     )
 
 
-def _parse_shards(gres: str) -> int:
-    """64 from "gpu:a100:8(S:0-1),shard:64(S:0-1)"."""
-    counts = SHARD_COUNT.findall(gres)
-    if any(len(count) > MAX_DIGITS for count in counts):
-        raise MalformedResponse(f"gres {gres!r:.60} has too many shards")
-    return _number_in_range(sum(map(int, counts)), "the number of shards", MAX_GPUS_PER_NODE * WHOLE_GPU)
+def _parse_shares(gres: str) -> tuple[str, int]:
+    """("shard", 64) from "gpu:a100:8(S:0-1),shard:64(S:0-1)". A node that has both offers its shards."""
+    found = SHARE_COUNT.findall(gres)
+    if any(len(count) > MAX_DIGITS for _, count in found):
+        raise MalformedResponse(f"gres {gres!r:.60} has too many shares of GPUs")
+    name = MPS if found and all(kind == MPS for kind, _ in found) else SHARD
+    total = sum(int(count) for kind, count in found if kind == name)
+    return name, _number_in_range(total, f"the number in gres/{name}", MAX_GPUS_PER_NODE * WHOLE_GPU)

@@ -1,4 +1,4 @@
-"""Reads GPU telemetry: parses a DCGM exporter's Prometheus page into one reading per GPU.
+"""Reads GPU telemetry: parses a DCGM exporter's Prometheus page into one reading per GPU, or per MIG slice of a GPU.
 
 A malformed line is skipped and counted, so that one broken exporter does not hide the GPUs of the others. The parser of
 prometheus_client is not used: it stops at the first malformed line, needs quadratic time for a line with many labels or
@@ -18,6 +18,9 @@ import httpx
 from .base import ClusterUnreachable
 from .http_client import fetch_text
 
+GpuPlace = tuple[str, int, int]  # node, GPU, MIG slice
+WHOLE = -1  # the place of a GPU's slice, for the GPU itself
+MAX_INSTANCE_DIGITS = 4
 MAX_PAGE_BYTES = 64 << 20
 SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 LABEL_PATTERN = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -32,6 +35,7 @@ GPU_FIELDS = {
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "energy_mj",
     "DCGM_FI_DEV_XID_ERRORS": "last_xid",
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active_ratio",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "engine_active_ratio",
 }
 # Counters and flags, by the names used in `counted`; most values are 0 for months
 GPU_COUNTERS = {
@@ -62,16 +66,22 @@ IDENTITY_LABELS = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "mod
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """One GPU at one poll. None means that the exporter does not provide the value."""
+    """One GPU or MIG slice at one poll. None means that the exporter does not provide the value.
+
+    DCGM measures the activity and memory of a slice. Power, energy, temperature and errors are those of its whole GPU.
+    """
 
     node: str
     gpu: int
+    instance: int = WHOLE  # DCGM's number of the MIG slice on this GPU
+    mig_profile: str = ""  # of a MIG slice
     util_percent: float | None = None
     memory_used_mib: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
     energy_mj: float | None = None  # since the driver was loaded
     sm_active_ratio: float | None = None
+    engine_active_ratio: float | None = None  # the utilization of a MIG slice, for which DCGM has no other
     last_xid: int | None = None  # the exporter never resets it, so it is the last error, not a current one
     uuid: str = ""
     pci_bus_id: str = ""
@@ -96,8 +106,8 @@ class MalformedSample(ValueError):
 
 
 def parse(page: str) -> ExporterPage:
-    """The GPUs of a page, ordered by node and index, and the number of unreadable lines."""
-    gpus: dict[tuple[str, int], GpuReading] = {}
+    """The GPUs and slices of a page, ordered by node and index, and the number of unreadable lines."""
+    gpus: dict[GpuPlace, GpuReading] = {}
     down: dict[str, list[str]] = {}
     power: dict[str, float] = {}
     skipped = 0
@@ -111,9 +121,11 @@ def parse(page: str) -> ExporterPage:
                 _apply_gpu_sample(gpus, line)
         except MalformedSample:
             skipped += 1
-    ordered, nics = dict(sorted(gpus.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
+    ordered = dict(sorted(gpus.items()))
+    whole = {(node, gpu): reading for (node, gpu, instance), reading in ordered.items() if instance == WHOLE}
+    nics = {node: tuple(sorted(names)) for node, names in sorted(down.items())}
     return ExporterPage(
-        gpus=tuple(ordered.values()), nics_down=nics, node_power_w=power, unreadable_lines=skipped, by_place=ordered
+        gpus=tuple(ordered.values()), nics_down=nics, node_power_w=power, unreadable_lines=skipped, by_place=whole
     )
 
 
@@ -121,7 +133,7 @@ def _sample_lines(page: str) -> Iterable[str]:
     return (line for line in page.split("\n") if line.strip() and not line.lstrip().startswith("#"))
 
 
-def _apply_gpu_sample(gpus: dict[tuple[str, int], GpuReading], line: str) -> None:
+def _apply_gpu_sample(gpus: dict[GpuPlace, GpuReading], line: str) -> None:
     name, labels, value = _parse_sample(line)
     if name not in GPU_FIELDS and name not in GPU_COUNTERS:
         return
@@ -130,11 +142,21 @@ def _apply_gpu_sample(gpus: dict[tuple[str, int], GpuReading], line: str) -> Non
         raise MalformedSample(line)
     if math.isnan(value):  # DCGM reports NaN if a value is not measured now
         return
-    known = gpus.get((node, int(gpu))) or _new_gpu_reading(node, int(gpu), labels)
+    place = node, int(gpu), _instance_label(labels)
+    known = gpus.get(place) or _new_gpu_reading(place, labels)
     if name in GPU_COUNTERS:
-        gpus[node, int(gpu)] = replace(known, counted={**known.counted, **_counter_values(GPU_COUNTERS[name], value)})
+        gpus[place] = replace(known, counted={**known.counted, **_counter_values(GPU_COUNTERS[name], value)})
         return
-    gpus[node, int(gpu)] = replace(known, **{GPU_FIELDS[name]: _field_value(GPU_FIELDS[name], value)})
+    gpus[place] = replace(known, **{GPU_FIELDS[name]: _field_value(GPU_FIELDS[name], value)})
+
+
+def _instance_label(labels: Mapping[str, str]) -> int:
+    text = labels.get("GPU_I_ID", "")
+    if not text:
+        return WHOLE
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_INSTANCE_DIGITS):
+        raise MalformedSample(text)
+    return int(text)
 
 
 def _counter_values(name: str, value: float) -> dict[str, float]:
@@ -167,9 +189,13 @@ def _node_label(labels: Mapping[str, str]) -> str:
     return labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
 
 
-def _new_gpu_reading(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:
+def _new_gpu_reading(place: GpuPlace, labels: Mapping[str, str]) -> GpuReading:
+    node, gpu, instance = place
+    profile = labels.get("GPU_I_PROFILE", "").replace("+", ".") if instance != WHOLE else ""
     identity: dict[str, Any] = {ours: labels.get(theirs, "") for theirs, ours in IDENTITY_LABELS.items()}
-    return GpuReading(node=node, gpu=gpu, pod=_pod_label(labels), **identity)
+    return GpuReading(
+        node=node, gpu=gpu, instance=instance, mig_profile=profile[:32], pod=_pod_label(labels), **identity
+    )
 
 
 def _pod_label(labels: Mapping[str, str]) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.core.gpu_models import accepts_model
-from jobs.core.gpu_shares import is_whole_shards
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest
+from scheduling.engine.resources import free_slices, offers_share
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeCapacity:
-    """What is free on the nodes with the requested hardware. `fitting` nodes have room for a part of the job."""
+    """What is free on the nodes with the requested hardware. `fitting` nodes have room for a part of the job. For a MIG
+    slice, `gpus` and `free_gpus` count slices of its profile.
+    """
 
     nodes: int
     gpus: int
@@ -24,15 +26,23 @@ def free_capacity(picture: ClusterSnapshot, need: ResourceRequest) -> FreeCapaci
     matching = [node for node in picture.nodes if has_hardware(node, need)]
     return FreeCapacity(
         nodes=len(matching),
-        gpus=sum(node.gpus for node in matching),
-        free_gpus=sum(len(node.free_gpus) for node in matching),
+        gpus=sum(_devices(node, need) for node in matching),
+        free_gpus=sum(_free_devices(node, need) for node in matching),
         fitting=sum(_has_room(node, need) for node in matching),
     )
 
 
 def has_hardware(node: NodeView, need: ResourceRequest) -> bool:
     fits = accepts_model(need.gpu_model, node.gpu_model) and need.nic_type in ("", node.nic_type)
-    return fits and (not need.gpu_milli or is_whole_shards(need.gpu_milli, node.shards_per_gpu))
+    return fits and (not need.gpu_milli or offers_share(node, need))
+
+
+def _devices(node: NodeView, need: ResourceRequest) -> int:
+    return node.mig_profiles.count(need.mig_profile) if need.mig_profile else node.gpus
+
+
+def _free_devices(node: NodeView, need: ResourceRequest) -> int:
+    return free_slices(node, need.mig_profile) if need.mig_profile else len(node.free_gpus)
 
 
 def _has_room(node: NodeView, need: ResourceRequest) -> bool:
@@ -41,6 +51,8 @@ def _has_room(node: NodeView, need: ResourceRequest) -> bool:
 
 
 def _has_gpus(node: NodeView, need: ResourceRequest) -> bool:
+    if need.mig_profile:
+        return free_slices(node, need.mig_profile) > 0
     if need.gpu_milli:
         return bool(node.free_gpus) or any(left >= need.gpu_milli for _, left in node.shared_gpus)
     return len(node.free_gpus) >= need.gpus

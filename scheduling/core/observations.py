@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import WHOLE_GPU, slice_devices
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
 from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendJob, BackendNode
@@ -187,7 +187,9 @@ def node_fields(node: BackendNode) -> dict[str, object]:
         "state": node.state,
         "flags": sorted(node.flags),
         "gpus": node.gpus,
+        "mig_slices": dict(node.mig_slices),
         "shards_per_gpu": min(node.gpu_shards // node.gpus, WHOLE_GPU) if node.gpus else 0,
+        "share_gres": node.share_gres,
         "gpu_model": node.gpu_model,
         "cpus": node.cpus,
         "memory_mb": node.memory_mb,
@@ -202,6 +204,8 @@ def with_labeled_gpus(job: BackendJob, holders: Mapping[str, Mapping[str, list[i
     """
     known: dict[str, tuple[int, ...]] = {}
     for node, pods in job.pods.items():
+        if node in job.mig_counts:
+            continue  # telemetry says on which GPU a slice is, and not which slice it is
         if (by_pod := holders.get(node)) is not None:
             indices = sorted(index for pod in pods for index in by_pod.get(pod, ()))
             if len(indices) == job.gpu_counts.get(node):
@@ -219,6 +223,16 @@ def indices_of_counts(counts: Sequence[int], held: Collection[int], gpus: int) -
     """
     free = [index for index in reversed(range(gpus)) if index not in held]
     return sorted(free[: sum(counts)])
+
+
+def indices_of_slices(counts: Mapping[str, int], node: BackendNode, held: Collection[int]) -> list[int]:
+    """Indices for jobs of which the cluster only reports how many MIG slices of each profile they hold on a node."""
+    devices = slice_devices(node.gpus, node.mig_slices)
+    found: list[int] = []
+    for profile, count in counts.items():
+        free = [index for index in reversed(devices) if devices[index] == profile and index not in held]
+        found += free[:count]
+    return sorted(found)
 
 
 ABSENT_NODE: dict[str, object] = {"state": NodeState.UNKNOWN, "flags": [NodeFlag.NOT_RESPONDING]}

@@ -39,6 +39,8 @@ class NodeView:
     pod: str = ""
     shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
     shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
+    shares_one_gpu: bool = False  # only one of its GPUs can be shared at a time, as Slurm does with gres/mps
+    mig_profiles: tuple[str, ...] = ()  # it has MIG slices: the profile of each entry of `shared_gpus`, which are these
     boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
     wake_w: int = 0  # it sleeps: what it draws when it is awake and idle; set if there is a power budget
 
@@ -46,12 +48,14 @@ class NodeView:
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
     """What a job needs on each of `nodes` nodes. `rest` GPUs are needed on one more node, which the job does
-    not fill. `gpu_milli` thousandths of one GPU are needed instead of whole GPUs, and always on a single node.
+    not fill. `gpu_milli` thousandths of one GPU are needed instead of whole GPUs, and always on a single node. With a
+    `mig_profile`, they are a MIG slice of this profile, and no other part of a GPU will do.
     """
 
     nodes: int = 1
     gpus: int = 0
     gpu_milli: int = 0
+    mig_profile: str = ""
     rest: int = 0
     cpus: int = 1
     memory_mb: int = 0
@@ -71,6 +75,11 @@ class ResourceRequest:
     def charged_milli(self) -> int:
         """What accounts count, in thousandths of a GPU."""
         return charged_milli(self.total_gpus, self.gpu_milli)
+
+    @property
+    def whole_gpus(self) -> int:
+        """Whole GPUs of a node that one part of the job may take: one for a share that finds no shared GPU."""
+        return self.gpus or int(self.gpu_milli > 0 and not self.mig_profile)
 
     # Cached, because they are read at every event
 
@@ -212,7 +221,7 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDecision:
-    """Start this job on exactly these GPUs, or on thousandths of one of them."""
+    """Start this job on exactly these GPUs or MIG slices, or on thousandths of one of the GPUs."""
 
     job_id: int
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices

@@ -21,7 +21,7 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.power_areas import PowerAreas, watts_per_node
-from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet
+from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet, members
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
@@ -64,7 +64,7 @@ class WaitExplainer:
                 job_id=request.id,
                 places=indices.take(job.places or (), need),
                 why=f"{_free_resources_text(need)} free{note}",
-                gpu_milli=need.gpu_milli,
+                gpu_milli=0 if need.mig_profile else need.gpu_milli,
             )
 
     def waits(self) -> list[WaitDecision]:
@@ -212,7 +212,7 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
         return _power_blocker(resources.power, resources.watts_left, need)
     if resources.areas and need.watts and (blocker := _area_blocker(resources, resources.areas, group)):
         return blocker
-    only_gpus = ResourceRequest(gpus=need.gpus, gpu_milli=need.gpu_milli)
+    only_gpus = ResourceRequest(gpus=need.gpus, gpu_milli=need.gpu_milli, mig_profile=need.mig_profile)
     with_gpus = resources.fitting_nodes(only_gpus, group.eligible_nodes).bit_count()
     fitting = resources.fitting_nodes(need, group.eligible_nodes).bit_count()
     if not need.charged_milli:
@@ -221,6 +221,8 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
         return Blocker(
             kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
         )
+    if need.mig_profile:
+        return _slice_blocker(resources, group, lacks_others=with_gpus > fitting)
     alternatives = _models_of_group(resources, group)
     free = max(resources.free_gpus_among(nodes) for _, nodes in alternatives)
     suitable = max(resources.fitting_nodes(need, nodes).bit_count() for _, nodes in alternatives)
@@ -241,6 +243,20 @@ def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
         gpus=max(0, need.total_gpus + bool(need.gpu_milli) - free),
         nodes=max(0, need.nodes - suitable),
     )
+
+
+def _slice_blocker(resources: NodeResources, group: RequestGroup, *, lacks_others: bool) -> Blocker:
+    need, eligible = group.need, group.eligible_nodes & resources.usable
+    model = f"{models_text(need.gpu_model)} " if need.gpu_model else ""
+    requested = f"a MIG slice {need.mig_profile}" + (f" on {need.node}" if need.node else "")
+    beside = _cpu_memory_text(resources, need) if lacks_others else ""
+    profiles = [profile for number in members(eligible) for profile in resources.nodes[number].mig_profiles]
+    free = sum(resources.free_slices(number, need) for number in members(eligible))
+    why = (
+        f"It needs {requested}; {_nodes_have_text(resources.fitting_nodes(need, group.eligible_nodes).bit_count())} one"
+        f" free{beside} ({free} of {profiles.count(need.mig_profile)} {model}slices {need.mig_profile} free in total)."
+    )
+    return Blocker(kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=1)
 
 
 def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blocker:
@@ -302,6 +318,8 @@ def _cpu_memory_text(resources: NodeResources, need: ResourceRequest) -> str:
 
 def _free_resources_text(need: ResourceRequest) -> str:
     """Like "1 node was" or "8 GPUs were"."""
+    if need.mig_profile:
+        return f"A MIG slice {need.mig_profile} was"
     if need.charged_milli:
         return f"{format_gpus(need.charged_milli)} {'was' if need.charged_milli == WHOLE_GPU else 'were'}"
     return f"{format_count(need.nodes, 'node')} {'was' if need.nodes == 1 else 'were'}"

@@ -108,7 +108,7 @@ def _place_share(
     found = [
         (left, resources.free[number], number, position)
         for number in nodes
-        for left, position in resources.shared_places(number, need.gpu_milli)
+        for left, position in resources.shared_places(number, need)
     ]
     if not found:
         return None

@@ -34,7 +34,7 @@ from scheduling.engine.changes import (
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
 from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
-from scheduling.engine.resources import GpuPlacement, shared_position
+from scheduling.engine.resources import GpuPlacement, free_slices, shared_position
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import expected_end
 
@@ -232,7 +232,8 @@ class ChangeProposals:
     def _is_useful_node(self, closed: ClosedNode) -> bool:
         node, need = closed.node, self._need
         return (
-            len(node.free_gpus) >= (need.gpus or int(need.gpu_milli > 0))
+            len(node.free_gpus) >= need.whole_gpus
+            and (not need.mig_profile or free_slices(node, need.mig_profile) > 0)
             and node.free_cpus >= need.cpus
             and node.free_memory_mb >= need.memory_mb
             and accepts_model(need.gpu_model, node.gpu_model)

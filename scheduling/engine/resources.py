@@ -6,7 +6,8 @@ the GPU indices at the end, because all GPUs of a node are equal to a policy.
 
 A GPU is shared while jobs hold thousandths of it (`ResourceRequest.gpu_milli`). Then it is not free for whole-GPU jobs,
 and `shared` has what is left of it. A position in `shared` stays the same GPU until it is wholly free again, also in
-copies for other times, where jobs have ended or start.
+copies for other times, where jobs have ended or start. The MIG slices of a node are in `shared` too, each with the
+thousandths of its profile, or 0 while it is held. A node with slices has no other shared GPUs.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class NodeResources:
         self.shared: dict[int, list[int]] = {
             number: [left for _, left in node.shared_gpus] for number, node in enumerate(self.nodes) if node.shared_gpus
         }
+        self.one_shared = sum(1 << number for number, node in enumerate(self.nodes) if node.shares_one_gpu)
         self.unsettled: Sequence[Any] = ()  # jobs started in this turn but not yet reported, so they may still be moved
 
     @property
@@ -114,7 +116,7 @@ class NodeResources:
         other.power, other.watts_left = self.power, self.watts_left
         other.areas = self.areas.copy() if self.areas else None
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
-        other.leaf_of = self.leaf_of
+        other.leaf_of, other.one_shared = self.leaf_of, self.one_shared
         other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
         other.bound, other._jobs_of, other._ample = self.bound, self._jobs_of, self._ample
         return other
@@ -269,7 +271,7 @@ class NodeResources:
             if accepts_model(need.gpu_model, node.gpu_model)
             and need.nic_type in ("", node.nic_type)
             and need.node in ("", node.name)
-            and (not need.gpu_milli or is_whole_shards(need.gpu_milli, node.shards_per_gpu))
+            and (not need.gpu_milli or offers_share(node, need))
         )
 
     def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
@@ -306,10 +308,14 @@ class NodeResources:
     def fitting_nodes(self, need: ResourceRequest, among: NodeSet = ALL_NODES) -> NodeSet:
         """The nodes on which one part of the request fits now."""
         fitting, gpus = 0, need.gpus
+        if need.mig_profile:
+            return self.with_cpu_memory(need, self.nodes_with_slice(need) & among)
         if need.gpu_milli:
             fitting, gpus = self._nodes_with_shared_gpu(need.gpu_milli), 1
         for more in members(self.levels >> gpus):
             fitting |= self.by_free[gpus + more]
+        if need.gpu_milli and self.one_shared:
+            fitting &= ~sum(1 << n for n in members(fitting & self.one_shared) if not self.shared_places(n, need))
         return self.with_cpu_memory(need, fitting & among)
 
     def _nodes_with_shared_gpu(self, thousandths: int) -> NodeSet:
@@ -320,11 +326,36 @@ class NodeResources:
                 nodes |= 1 << number
         return nodes & self.usable
 
-    def shared_places(self, number: int, thousandths: int) -> list[tuple[int, int]]:
+    def nodes_with_slice(self, need: ResourceRequest) -> NodeSet:
+        """The usable nodes with a free MIG slice of the requested profile."""
+        nodes = 0
+        for number in self.shared:
+            if self._free_slice(number, need) is not None:
+                nodes |= 1 << number
+        return nodes & self.usable
+
+    def _free_slice(self, number: int, need: ResourceRequest) -> int | None:
+        """The position of the first free slice of the requested profile on this node."""
+        left = self.shared[number]
+        for position, profile in enumerate(self.nodes[number].mig_profiles):
+            if profile == need.mig_profile and left[position] >= need.gpu_milli:
+                return position
+        return None
+
+    def free_slices(self, number: int, need: ResourceRequest) -> int:
+        """How many MIG slices of the requested profile are free on this node."""
+        slices = zip(self.nodes[number].mig_profiles, self.shared.get(number, ()), strict=False)
+        return sum(profile == need.mig_profile and left > 0 for profile, left in slices)
+
+    def shared_places(self, number: int, need: ResourceRequest) -> list[tuple[int, int]]:
         """Where on this node a share fits: (left on the GPU, its position), one for each amount that is left."""
+        if need.mig_profile:
+            free = self._free_slice(number, need) if number in self.shared else None
+            return [] if free is None else [(need.gpu_milli, free)]
+        thousandths = need.gpu_milli
         left = self.shared.get(number, [])
         found = {free: position for position, free in enumerate(left) if thousandths <= free < WHOLE_GPU}
-        if self.free[number]:
+        if self._may_open_gpu(number):
             found[WHOLE_GPU] = left.index(WHOLE_GPU) if WHOLE_GPU in left else len(left)
         return sorted(found.items())
 
@@ -333,7 +364,13 @@ class NodeResources:
         left = self.shared.get(number, [])
         if position < len(left) and left[position] < WHOLE_GPU:
             return left[position]
-        return WHOLE_GPU if self.free[number] else 0
+        return WHOLE_GPU if self._may_open_gpu(number) else 0
+
+    def _may_open_gpu(self, number: int) -> bool:
+        """Whether a share may be the first one on a free GPU of this node."""
+        if not self.free[number]:
+            return False
+        return not self.one_shared >> number & 1 or all(free == WHOLE_GPU for free in self.shared.get(number, ()))
 
     def has_same_shares(self, other: NodeResources) -> bool:
         """Whether equally much is left on the shared GPUs."""
@@ -413,6 +450,19 @@ def node_list(nodes: NodeSet) -> list[int]:
             for bit in BITS_OF_BYTE[byte]:
                 numbers.append(8 * at + bit)
     return numbers
+
+
+def offers_share(node: NodeView, need: ResourceRequest) -> bool:
+    """Whether the node's GPUs can be shared as requested, regardless of what is free on them."""
+    if need.mig_profile:
+        return need.mig_profile in node.mig_profiles
+    return is_whole_shards(need.gpu_milli, node.shards_per_gpu)
+
+
+def free_slices(node: NodeView, profile: str) -> int:
+    """How many MIG slices of this profile are free on the node."""
+    slices = zip(node.mig_profiles, node.shared_gpus, strict=False)
+    return sum(made_as == profile and left > 0 for made_as, (_, left) in slices)
 
 
 def shared_position(node: NodeView, gpu: int) -> int:

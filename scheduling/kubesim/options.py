@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jobs.core.gpu_shares import MIG_PROFILE, WHOLE_GPU, profile_milli
 from scheduling.slurmsim.options import (
     InvalidOption,
     SimulatorOptions,
@@ -17,6 +19,7 @@ from .api.served import STANDARD, VERSIONS, ServedApi
 from .values import ClusterTiming
 
 MAX_CLOCK_OFFSET_S = 86_400.0
+MAX_SLICES = 512  # of one profile on a node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class ServerOptions(SimulatorOptions):
     tls: bool = False
     execute: bool = False
     clock_offset_s: float = 0.0
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # of each of the last `mig_nodes` nodes, by profile
+    mig_nodes: int = 0
     api: ServedApi = STANDARD
     timing: ClusterTiming = field(default_factory=ClusterTiming)
 
@@ -44,6 +49,8 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         tls=values.tls,
         execute=values.execute,
         clock_offset_s=_clock_offset(values.clock_offset_s),
+        mig_slices=_mig_slices(values.mig_slices, values.gpus_per_node),
+        mig_nodes=values.mig_nodes,
         timing=timing,
         api=ServedApi(values.kubernetes, values.job_sets),
     )
@@ -53,6 +60,25 @@ def _clock_offset(seconds: float) -> float:
     if not abs(seconds) <= MAX_CLOCK_OFFSET_S:
         raise InvalidOption(f"--clock-offset-s: {seconds} is not between -86400 and 86400")
     return seconds
+
+
+def _mig_slices(text: str, gpus: int) -> dict[str, int]:
+    slices: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        profile, _, count = part.partition("=")
+        if not MIG_PROFILE.fullmatch(profile) or not (
+            count.isascii() and count.isdigit() and 0 < int(count[:4]) <= MAX_SLICES
+        ):
+            raise InvalidOption(f"--mig-slices: {part!r:.40} is not like 1g.10gb=7")
+        slices[profile] = int(count)
+    if divided_gpus(slices) > gpus:
+        raise InvalidOption(f"--mig-slices: a node has only {gpus} GPUs to divide")
+    return slices
+
+
+def divided_gpus(slices: Mapping[str, int]) -> int:
+    """The fewest GPUs that have these slices."""
+    return -(-sum(count * profile_milli(profile) for profile, count in slices.items()) // WHOLE_GPU)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +100,10 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         help="seconds that the cluster's clock is ahead; keep it at restarts",
     )
+    parser.add_argument(
+        "--mig-slices", default="", metavar="PROFILE=N,…", help="MIG slices of some nodes, instead of GPUs: 1g.10gb=7"
+    )
+    parser.add_argument("--mig-nodes", type=int, default=1, help="number of nodes that have them, the last ones")
     parser.add_argument("--job-sets", action="store_true", help="serve JobSets, as where their CRD is installed")
     parser.add_argument("--lease-s", type=float, default=default.lease_s, help="between renewals of a node's lease")
     parser.add_argument("--node-grace-s", type=float, default=default.node_grace_s, help="until a node is NotReady")

@@ -117,7 +117,8 @@ class ClusterDatabase(SimulatorDatabase):
 
 
 def _machine(raw: Mapping[str, Any]) -> Machine:
-    return Machine(node=node_from_json(raw["node"]), kubelet=raw["kubelet"])
+    slices = raw.get("mig_slices", {})  # missing in files of older versions
+    return Machine(node=node_from_json(raw["node"]), kubelet=raw["kubelet"], mig_slices=slices)
 
 
 def _pod_runtime(raw: Mapping[str, Any]) -> PodRuntime:

@@ -70,7 +70,7 @@ from .cluster import KubernetesCluster
 from .exec_sessions import ExecSessions
 from .fault_requests import parse_fault_request, parse_machine_request
 from .log_requests import find_log, log_options
-from .options import ServerOptions, parse_options
+from .options import ServerOptions, divided_gpus, parse_options
 from .persistence import ClusterDatabase
 from .pod_logs import LoggedPod, LogOptions, LogReader
 from .programs import Programs, process_programs, simulated_programs
@@ -435,8 +435,13 @@ async def healthz(request: Request) -> Response:
 def _initial_machines(options: ServerOptions, now: float) -> Iterator[Machine]:
     width = max(3, len(str(options.nodes)))
     names = [f"{options.name}-{number:0{width}d}" for number in range(1, options.nodes + 1)]
-    for node in build_nodes(names, gpus=options.gpus_per_node, gpu_model=options.gpu_model, now=now):
-        yield Machine(node=node)
+    nodes = build_nodes(names, gpus=options.gpus_per_node, gpu_model=options.gpu_model, now=now)
+    for place, node in enumerate(nodes):
+        if options.mig_slices and place >= options.nodes - options.mig_nodes:
+            whole = replace(node, gpus=node.gpus - divided_gpus(options.mig_slices))
+            yield Machine(node=whole, mig_slices=options.mig_slices)
+        else:
+            yield Machine(node=node)
 
 
 def _is_no_cut(record: logging.LogRecord) -> bool:

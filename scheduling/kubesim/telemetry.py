@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scheduling.slurmsim.dcgm_exporter import GpuSample, exporter_page, nic_ports, simulated_samples
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
+from scheduling.slurmsim.dcgm_exporter import (
+    GpuSample,
+    MigInstance,
+    exporter_page,
+    nic_ports,
+    simulated_samples,
+    slice_samples,
+)
 from scheduling.slurmsim.faults import ClusterFault
 from scheduling.slurmsim.scripts.play import SimulatedRun
 from scheduling.slurmsim.values import SlurmJob, SlurmNode
@@ -36,7 +44,30 @@ def telemetry_page(
     names = [node] if node else [machine.node.name for machine in cluster.machines]
     room = _MachineRoom(cluster, names)
     samples = simulated_samples(room, play, seed=seed, now=now)
-    return exporter_page(_labeled(cluster, names, samples), nic_ports(room, now=now))
+    slices = (
+        sample
+        for name, node in room.nodes.items()
+        if node.runs
+        for sample in slice_samples(node, _instances(cluster, room, name), play, seed=seed, now=now)
+    )
+    return exporter_page([*_labeled(cluster, names, samples), *slices], nic_ports(room, now=now))
+
+
+def _instances(cluster: KubernetesCluster, room: _MachineRoom, node: str) -> list[MigInstance]:
+    """The MIG slices of a node, filled into as few GPUs as possible."""
+    machine = cluster.machine(node)
+    labels = {device: labels for (_, device), labels in _holders(cluster, node)}
+    users = {device: job for job in room.jobs_on(node) for device in job.gpus.get(node, ())}
+    instances: list[MigInstance] = []
+    gpu, number, used = machine.node.gpus, 0, 0
+    for device, profile in machine.slices.items():
+        if used + profile_milli(profile) > WHOLE_GPU:
+            gpu, number, used = gpu + 1, 0, 0
+        instances.append(
+            MigInstance(gpu=gpu, number=number, profile=profile, job=users.get(device), labels=labels.get(device, {}))
+        )
+        number, used = number + 1, used + profile_milli(profile)
+    return instances
 
 
 def _labeled(cluster: KubernetesCluster, names: Iterable[str], samples: Iterable[GpuSample]) -> Iterator[GpuSample]:

@@ -7,9 +7,11 @@ that speaks Slurm and for one that speaks Kubernetes. Times are unix seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from jobs.core.gpu_shares import slice_devices
 from scheduling.slurmsim.faults import ClusterFault
 from scheduling.slurmsim.values import SlurmJob, SlurmNode
 
@@ -39,6 +41,12 @@ class Machine:
 
     node: SlurmNode
     kubelet: bool = True
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile; of GPUs that are not among `node.gpus`
+
+    @property
+    def slices(self) -> dict[int, str]:
+        """The profiles of its MIG slices, which are numbered after its GPUs."""
+        return slice_devices(self.node.gpus + sum(self.mig_slices.values()), self.mig_slices)
 
     @property
     def reports(self) -> bool:

@@ -15,7 +15,7 @@ Precedence, per GPU:
                      fragmented: jobs waited, and the free GPUs of this node were too few for each of them
 
 A share of a GPU counts its thousandths. What is left of a shared GPU is fragmented while a job waits, because no job
-that needs a whole GPU can use it, and free otherwise.
+that needs a whole GPU can use it, and free otherwise. A MIG slice counts the thousandths of its profile, held or free.
 
 The cost is n log n in the intervals of a node, once per set of GPUs with the same history (usually one or two per
 node).
@@ -81,7 +81,7 @@ class BucketInterval(NamedTuple):
 
 class GpuAllocation(NamedTuple):
     """An attempt on GPUs of one node. `unplaced_gpus` is their number if the indices are unknown; `milli` how many
-    thousandths of each it holds.
+    thousandths of each it holds; of a MIG slice, those of its profile.
     """
 
     attempt: int
@@ -97,14 +97,14 @@ class SharedGpu(NamedTuple):
 
     holders: tuple[GpuAllocation, ...]
 
-    def parts(self) -> Iterator[tuple[GpuAllocation | None, int, int]]:
-        """The holders and what is left (None), as ranges of the thousandths. Contradictory rows get what is left."""
+    def parts(self, whole: int) -> Iterator[tuple[GpuAllocation | None, int, int]]:
+        """The holders and what is left (None), as ranges of its thousandths. Contradictory rows get what is left."""
         begin = 0
         for holder in self.holders:
-            end = min(begin + holder.milli, WHOLE_GPU)
+            end = min(begin + holder.milli, whole)
             yield holder, begin, end
             begin = end
-        yield None, begin, WHOLE_GPU
+        yield None, begin, whole
 
 
 class WaitInterval(NamedTuple):
@@ -123,6 +123,7 @@ class NodeHistory:
     name: str
     model: str = ""
     capacity: Sequence[tuple[int, int]] = ()
+    slices: Mapping[int, int] = field(default_factory=dict)  # index → thousandths of those that are MIG slices
     spells: Sequence[BucketInterval] = ()  # down, drained, asleep
     holdings: Sequence[GpuAllocation] = ()
 
@@ -269,23 +270,31 @@ def _node_entries(
     start, end = edges[0], edges[-1]
     sums: Counter[EntryKey] = Counter()
     free: Counter[int] = Counter()  # time -> change in the number of free GPUs
-    for low, high, layer, gpus in _lane_parts(node, start, end):
-        if layer is NO_ALLOCATION:
+    for low, high, layer, gpus, milli in _lane_parts(node, start, end):
+        if layer is NO_ALLOCATION and milli == WHOLE_GPU:
             free[low] += gpus
             free[high] -= gpus
             continue
         for window, since, until in windows_within(edges, low, high):
+            if layer is NO_ALLOCATION:
+                sums[window, Bucket.FREE, None, ""] += share_us(since, until, 0, milli) * gpus
+                continue
             if isinstance(layer, BucketInterval):
-                sums[window, layer.bucket, None, layer.cause] += (until - since) * gpus
+                sums[window, layer.bucket, None, layer.cause] += share_us(since, until, 0, milli) * gpus
                 continue
             if isinstance(layer, SharedGpu):
                 for holder in layer.holders:
                     if holder.attempt not in timelines:
                         timelines[holder.attempt] = _attempt_timeline(intervals.get(holder.attempt, ()), start, end)
-                _add_shared_gpu(sums, layer, timelines, smallest_waiting, (window, since, until))
+                _add_shared_gpu(sums, layer, timelines, smallest_waiting, (window, since, until), milli)
                 continue
             if layer.attempt not in timelines:
                 timelines[layer.attempt] = _attempt_timeline(intervals.get(layer.attempt, ()), start, end)
+            if milli < WHOLE_GPU:
+                for part_start, part_end, interval in timelines[layer.attempt].timeline.within(since, until):
+                    key = window, interval.bucket, layer.attempt, interval.cause
+                    sums[key] += share_us(part_start, part_end, 0, milli) * gpus
+                continue
             for bucket, cause, spent in timelines[layer.attempt].sums_within(since, until):
                 sums[window, bucket, layer.attempt, cause] += spent * gpus
     _add_free_time(sums, free, smallest_waiting, edges)
@@ -299,9 +308,10 @@ def _add_shared_gpu(
     timelines: Mapping[int, AttemptTimeline],
     smallest_waiting: IntervalTimeline | None,
     period: tuple[int, int, int],
+    milli: int,
 ) -> None:
     window, since, until = period
-    for holder, first, last in gpu.parts():
+    for holder, first, last in gpu.parts(milli):
         if holder:
             for low, high, interval in timelines[holder.attempt].timeline.within(since, until):
                 key = window, interval.bucket, holder.attempt, interval.cause
@@ -316,12 +326,13 @@ def _add_shared_gpu(
 NodeLayer = BucketInterval | GpuAllocation | SharedGpu
 
 
-def _lane_parts(node: NodeHistory, start: int, end: int) -> Iterator[tuple[int, int, NodeLayer, int]]:
-    """What covered each group of GPUs with equal history: start, end, the covering layer, number of GPUs."""
-    for spans, holdings, gpus in _gpu_lanes(node, start, end):
+def _lane_parts(node: NodeHistory, start: int, end: int) -> Iterator[tuple[int, int, NodeLayer, int, int]]:
+    """What covered each group of GPUs with equal history: start, end, the covering layer, number of GPUs, thousandths
+    of each."""
+    for spans, holdings, gpus, milli in _gpu_lanes(node, start, end):
         for since, until in spans:
             for low, high, layer in flatten_layers(_gpu_layers(node, holdings), NO_ALLOCATION, since, until):
-                yield low, high, layer, gpus
+                yield low, high, layer, gpus, milli
 
 
 def _gpu_layers(node: NodeHistory, holdings: Sequence[GpuAllocation]) -> Iterator[TimelineLayer[NodeLayer]]:
@@ -352,17 +363,20 @@ def _share_layers(shares: Sequence[GpuAllocation]) -> Iterator[TimelineLayer[Nod
 
 def _gpu_lanes(
     node: NodeHistory, start: int, end: int
-) -> Iterator[tuple[tuple[tuple[int, int], ...], tuple[GpuAllocation, ...], int]]:
-    """Groups of GPUs with equal history: when they existed, what held them, and their number."""
+) -> Iterator[tuple[tuple[tuple[int, int], ...], tuple[GpuAllocation, ...], int, int]]:
+    """Groups of GPUs with equal history: when they existed, what held them, their number, and thousandths of each."""
     per_gpu: dict[int, list[GpuAllocation]] = defaultdict(list)
     whole = max((gpus for _, gpus in node.capacity), default=0)
     for holding in sorted(node.holdings, key=lambda holding: (holding.unplaced_gpus > 0, holding.start)):
         if holding.start < holding.end:
             for gpu in holding.gpus or _least_held_gpus(per_gpu, holding, whole):
                 per_gpu[gpu].append(holding)
-    lanes = Counter((_present_spans(node.capacity, gpu, start, end), tuple(per_gpu[gpu])) for gpu in range(whole))
-    for (spans, holdings), gpus in lanes.items():
-        yield spans, holdings, gpus
+    lanes = Counter(
+        (_present_spans(node.capacity, gpu, start, end), tuple(per_gpu[gpu]), node.slices.get(gpu, WHOLE_GPU))
+        for gpu in range(whole)
+    )
+    for (spans, holdings, milli), gpus in lanes.items():
+        yield spans, holdings, gpus, milli
 
 
 def _least_held_gpus(
@@ -459,5 +473,12 @@ def sum_by_key(entries: Iterable[LedgerEntry], key: Callable[[LedgerEntry], SumK
 
 def capacity_us(nodes: Iterable[NodeHistory], start: int, end: int) -> int:
     """GPUs x time from the capacity alone: the total that the buckets must add up to."""
-    steps = (step for node in nodes for step in _capacity_steps(node.capacity, start, end))
-    return sum((high - low) * gpus for low, high, gpus in steps)
+    return sum(_node_capacity_us(node, start, end) for node in nodes)
+
+
+def _node_capacity_us(node: NodeHistory, start: int, end: int) -> int:
+    total = 0
+    for low, high, gpus in _capacity_steps(node.capacity, start, end):
+        slices = [milli for gpu, milli in node.slices.items() if gpu < gpus]
+        total += (high - low) * (gpus - len(slices)) + sum(share_us(low, high, 0, milli) for milli in slices)
+    return total

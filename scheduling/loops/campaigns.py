@@ -214,8 +214,9 @@ def _may_start(job: Job) -> bool:
     node = Node.objects.filter(cluster=job.cluster_id, name=job.required_node).first()
     if node is None or not node.is_schedulable:
         return False
-    held = node.allocations.filter(released_at=None, gpu__isnull=False).values("gpu").distinct().count()
-    return node.gpus - held - len(node.foreign_gpus) >= job.gpus_per_node
+    held = node.allocations.filter(released_at=None, gpu__lt=node.whole_gpus).values("gpu").distinct().count()
+    foreign = sum(gpu < node.whole_gpus for gpu in node.foreign_gpus)
+    return node.whole_gpus - held - foreign >= job.gpus_per_node
 
 
 def _cancel_job(job: Job, why: str) -> None:

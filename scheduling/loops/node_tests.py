@@ -100,7 +100,7 @@ def _outcome(probe: NodeTestJob, job: BackendJob) -> NodeTestResult:
 
 def submission(command: ClusterCommand) -> SubmitRequest:
     node, cluster, key = command.node, command.cluster, node_test_key(command)
-    variables = {"ACME_TEST_NODE": node.name, "ACME_EXPECT_GPUS": str(node.gpus), "ACME_URL": settings.ACME_URL}
+    variables = {"ACME_TEST_NODE": node.name, "ACME_EXPECT_GPUS": str(node.whole_gpus), "ACME_URL": settings.ACME_URL}
     test_script = cluster.test_command or default_node_test_script()
     return node_test_submission(cluster, [node], key=key, script=test_script, environment=variables)
 
@@ -119,7 +119,7 @@ def node_test_submission(
         workdir=NODE_TEST_WORKDIR,
         environment=environment,
         nodes=tuple(names),
-        gpus_per_node=min((node.gpus for node in nodes), default=0),
+        gpus_per_node=min((node.whole_gpus for node in nodes), default=0),
         gpu_model=nodes[0].gpu_model if nodes else "",
         cpus_per_node=1,
         memory_per_node_mb=0,

@@ -12,17 +12,29 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from jobs.actions.retention import delete_all
 from jobs.core.telemetry_math import AGGREGATIONS, aggregate_per_gpu, interval_start
-from jobs.models import PROGRESS_RETENTION, SAMPLE_RETENTION, Cluster, Node, Progress, Resolution, Sample, clock
+from jobs.models import (
+    PROGRESS_RETENTION,
+    SAMPLE_RETENTION,
+    Allocation,
+    Cluster,
+    Node,
+    Progress,
+    Resolution,
+    Sample,
+    clock,
+)
 from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.kubernetes.pod_objects import attempt_name
 from scheduling.backends.telemetry import ExporterPage, GpuReading
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission
+from scheduling.core.slice_readings import device_readings
 from scheduling.models import ClusterEndpoint
 
 log = logging.getLogger(__name__)
@@ -65,21 +77,42 @@ def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -
         by_node[gpu.node].append(gpu)
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
     at = interval_start(now, Resolution.RAW)
+    held = _held_slices([node for node in nodes.values() if node.mig_slices])
+    devices = {name: _device_readings(node, by_node[name], held.get(node.pk, {})) for name, node in nodes.items()}
     rows = [
         node_sample(nodes[name], gpus, reading.nics_down.get(name, ()), at, reading.node_power_w.get(name))
-        for name, gpus in by_node.items()
-        if name in nodes
+        for name, gpus in devices.items()
     ]
     Sample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=1000)
-    _update_gpu_ids(nodes, by_node)
+    _update_gpu_ids(nodes, devices)
     return len(rows)
 
 
-def node_sample(
-    node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime, power_w: float | None = None
-) -> Sample:
+def _held_slices(nodes: Sequence[Node]) -> dict[int, dict[str, int]]:
+    """Return the devices that attempts hold on these nodes, by node and name of the attempt's object."""
+    held: dict[int, dict[str, int]] = defaultdict(dict)
+    if nodes:
+        rows = Allocation.objects.live().filter(node__in=nodes, gpu__isnull=False).exclude(attempt__job__mig_profile="")
+        for node, key, gpu in rows.order_by().values_list("node", "attempt__key", "gpu"):
+            held[node][attempt_name(key)] = gpu
+    return held
+
+
+def _device_readings(node: Node, gpus: Sequence[GpuReading], held: Mapping[str, int]) -> list[GpuReading | None]:
+    """Return the readings by GPU index; of a node with MIG slices, by device."""
+    if node.mig_slices:
+        return device_readings(node.gpus, node.mig_slices, gpus, held)
     by_index = {gpu.gpu: gpu for gpu in gpus}
-    positions = [by_index.get(index) for index in range(max(by_index) + 1)]
+    return [by_index.get(index) for index in range(max(by_index) + 1)]
+
+
+def node_sample(
+    node: Node,
+    positions: Sequence[GpuReading | None],
+    nics_down: Sequence[str],
+    at: datetime,
+    power_w: float | None = None,
+) -> Sample:
     return Sample(
         node=node,
         resolution=Resolution.RAW,
@@ -106,14 +139,15 @@ def _counter_columns(positions: Sequence[GpuReading | None], nics_down: Sequence
     return columns | ({"nics_down": list(nics_down)} if nics_down else {})
 
 
-def _update_gpu_ids(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:
+def _update_gpu_ids(nodes: dict[str, Node], devices: dict[str, list[GpuReading | None]]) -> None:
     """Update UUIDs and PCI addresses, which repair tickets need and which only change when a card is replaced, and the
     pods that hold the GPUs."""
     changed = []
     for name, node in nodes.items():
-        gpus = sorted(by_node[name], key=lambda gpu: gpu.gpu)
-        uuids, pci = [gpu.uuid[:64] for gpu in gpus], [gpu.pci_bus_id[:20] for gpu in gpus]
-        pods = {str(gpu.gpu): gpu.pod for gpu in gpus if gpu.pod}
+        gpus = [gpu for gpu in devices[name] if gpu or node.mig_slices]
+        uuids = [gpu.uuid[:64] if gpu else "" for gpu in gpus]
+        pci = [gpu.pci_bus_id[:20] if gpu else "" for gpu in gpus]
+        pods = {str(index): gpu.pod for index, gpu in enumerate(devices[name]) if gpu and gpu.pod}
         if (node.gpu_uuids, node.gpu_pci, node.gpu_pods) != (uuids, pci, pods):
             node.gpu_uuids, node.gpu_pci, node.gpu_pods = uuids, pci, pods
             changed.append(node)

@@ -17,7 +17,7 @@ from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
 from jobs.core.charts import sparkline
-from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Resolution, Sample, clock
+from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Node, Resolution, Sample, clock
 from jobs.models.permissions import Caller
 from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
@@ -145,7 +145,9 @@ def _attempt_nodes(attempt: Attempt, now: datetime) -> list[NodeGpus]:
         NodeGpus(
             node=node.name,
             rack=node.rack,
-            cells=[_cell(gpu, gpu in held[pk], busy.get(pk, ())) for gpu in range(max(node.gpus, max(held[pk]) + 1))],
+            cells=[
+                _cell(node, gpu, gpu in held[pk], busy.get(pk, ())) for gpu in range(max(node.gpus, max(held[pk]) + 1))
+            ],
         )
         for pk, node in nodes.items()
     ]
@@ -156,10 +158,12 @@ def _recent_utilization(nodes: Sequence[int], now: datetime) -> dict[int, Sequen
     return dict(rows.order_by("node_id", "-at").distinct("node_id").values_list("node_id", "gpu_util"))
 
 
-def _cell(gpu: int, is_held: bool, busy: Sequence[float | None]) -> GpuCell:
+def _cell(node: Node, gpu: int, is_held: bool, busy: Sequence[float | None]) -> GpuCell:
+    profile = node.slice_profiles.get(gpu)
+    name = f"MIG slice {gpu} ({profile})" if profile else f"GPU {gpu}"
     if not is_held:
-        return GpuCell(tone="none", says=f"GPU {gpu}: not allocated to this job")
+        return GpuCell(tone="none", says=f"{name}: not allocated to this job")
     percent = busy[gpu] if gpu < len(busy) else None
     if percent is None:
-        return GpuCell(tone="quiet", says=f"GPU {gpu}")
-    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"GPU {gpu}: {percent:.0f}% utilized")
+        return GpuCell(tone="quiet", says=name)
+    return GpuCell(tone="waiting" if percent < IDLE_BELOW else "running", says=f"{name}: {percent:.0f}% utilized")

@@ -1,8 +1,9 @@
 """The peak power per GPU of attempts, from samples of telemetry. Pure.
 
 All GPUs of a gang reach their peaks together or not, so the peak is that of the sum over its GPUs at one time, divided
-by their number. A share of a GPU counts like the whole GPU, because the exporter measures whole GPUs. An attempt whose
-GPUs are not known by index, as on Kubernetes, counts with the highest of those that nobody else holds.
+by their number. A share of a GPU counts like the whole GPU, because the exporter measures whole GPUs. The peak of a MIG
+slice is scaled to a whole GPU. An attempt whose GPUs are not known by index, as on Kubernetes, counts with the highest
+of those that nobody else holds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _readings(samples: Sequence[PowerSample], holds: Sequence[GpuHold]) -> Itera
         watts = {gpu: value for gpu, value in enumerate(sample.power_w) if value is not None and _is_believed(value)}
         for hold in held:
             if hold.gpu is not None and hold.gpu in watts:
-                yield hold.attempt, sample.at_s, watts[hold.gpu]
+                yield hold.attempt, sample.at_s, watts[hold.gpu] / hold.part
         others = sorted((watts[gpu] for gpu in watts.keys() - {hold.gpu for hold in held}), reverse=True)
         for hold in held:
             if hold.gpu is None:

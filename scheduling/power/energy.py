@@ -67,6 +67,7 @@ class GpuHold(NamedTuple):
     end_s: float
     gpus: int = 1
     share: float = 1.0
+    part: float = 1.0  # of a GPU that this one is; less for a MIG slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,7 @@ class _GpuOwners:
         for hold in sorted(holds, key=lambda one: one.start_s):
             (self._unplaced if hold.gpu is None else self._placed[hold.gpu]).append(hold)
         self._starts = {gpu: [hold.start_s for hold in held] for gpu, held in self._placed.items()}
+        self._parts = {gpu: held[-1].part for gpu, held in self._placed.items()}
         self._with_shares = {gpu for gpu, held in self._placed.items() if any(hold.share < 1.0 for hold in held)}
 
     def add(
@@ -198,11 +200,11 @@ class _GpuOwners:
     ) -> None:
         """Divide energy among the owners and the hours, in proportion to the time."""
         basis, joules = used
-        length = end_s - start_s
+        length, size = end_s - start_s, self._parts.get(gpu, 1.0)
         for low, high, attempt, share in self._pieces(gpu, start_s, end_s):
             for hour, seconds in _by_hour(low, high):
                 part = share * seconds / length
-                sums[hour, attempt].add(basis, joules * part, host_j * part, share * seconds)
+                sums[hour, attempt].add(basis, joules * part, host_j * part, share * seconds * size)
 
     def _pieces(self, gpu: int, start_s: float, end_s: float) -> Iterator[tuple[float, float, int | None, float]]:
         """The time in pieces, as (start, end, attempt, share of the GPU)."""

@@ -88,9 +88,9 @@ def most_common_gpu_model(cluster: Cluster) -> str:
 def slots_per_node(campaign: Campaign) -> int:
     """Return how many trials fit on the largest node if it is empty."""
     nodes = Node.objects.filter(cluster=campaign.cluster)
-    most = nodes.aggregate(gpus=Max("gpus"), cpus=Max("cpus"))
-    by_cpu = (most["cpus"] or 0) // campaign.suite.cpus
-    return max(1, (most["gpus"] or 0) // campaign.suite.gpus if campaign.suite.gpus else by_cpu)
+    if campaign.suite.gpus:
+        return max(1, nodes.most_whole_gpus() // campaign.suite.gpus)
+    return max(1, (nodes.aggregate(most=Max("cpus"))["most"] or 0) // campaign.suite.cpus)
 
 
 def time_to_inference_s(campaign: Campaign) -> float:
@@ -234,9 +234,9 @@ def _node_slots(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]
         if not node.is_schedulable or node.name in failed:
             continue
         on, (gpus, cpus, memory_mb) = held[node.pk], coming.get(node.name, (0, 0, 0))
-        taken = len(on.gpus.union(node.foreign_gpus))
+        taken = sum(gpu < node.whole_gpus for gpu in on.gpus.union(node.foreign_gpus))
         slots = min(
-            (node.gpus - taken - gpus) // suite.gpus if suite.gpus else node.cpus,
+            (node.whole_gpus - taken - gpus) // suite.gpus if suite.gpus else node.cpus,
             (node.cpus - on.cpus - cpus) // suite.cpus,
             (node.memory_mb - on.memory_mb - memory_mb) // suite.memory_mb if suite.memory_mb else 10**6,
         )

@@ -27,6 +27,7 @@ from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly, Diagnosis
 from jobs.actions.journal import SYNC
 from jobs.actions.maintenance import MAINTENANCE
+from jobs.core.gpu_shares import profile_milli
 from jobs.core.lifecycle import (
     ASLEEP_NODE_FLAGS,
     CLOSED_NODE_FLAGS,
@@ -334,6 +335,7 @@ def _machines(
             name=node.name,
             model=node.gpu_model,
             capacity=[(unix_microseconds(first_seen.get(node.pk, cluster.created_at)), node.gpus)],
+            slices={gpu: profile_milli(profile) for gpu, profile in node.slice_profiles.items()},
             spells=_node_spells(events[node.pk], unix_microseconds(since), unix_microseconds(until)),
             holdings=holdings.get(node.pk, ()),
         )

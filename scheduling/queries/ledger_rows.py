@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import BigIntegerField, Exists, Expression, F, Func, Max, Min, OuterRef, Q
+from django.db.models import BigIntegerField, Case, Exists, Expression, F, Func, Max, Min, OuterRef, Q, When
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce, Greatest
 
@@ -83,7 +83,7 @@ class AllocationRow(NamedTuple):
     released: int | None
     gpus: Sequence[int]  # empty: the indices are unknown
     requested: int
-    milli: int  # thousandths of each; 1000: whole GPUs
+    milli: int  # thousandths of each; 1000: whole GPUs. Of a MIG slice, those of its profile
 
 
 class OpenWait(NamedTuple):
@@ -164,7 +164,7 @@ def allocations(attempts: Sequence[int]) -> list[AllocationRow]:
         .annotate(
             gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]),
             requested=Max("attempt__job__gpus_per_node"),
-            milli=Min("share"),
+            milli=Min(Case(When(attempt__job__mig_profile="", then="share"), default="attempt__job__gpu_milli")),
         )
     )
     return [AllocationRow._make(row) for row in rows]

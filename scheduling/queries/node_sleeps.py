@@ -107,7 +107,7 @@ def queued_nodes(cluster: Cluster, soon: datetime) -> int:
     )
     milli = ready.aggregate(milli=Sum(CHARGED_MILLI))["milli"] or 0
     without_gpus = ready.filter(gpus_per_node=0, gpu_milli=0).aggregate(nodes=Coalesce(Sum("nodes"), 0))["nodes"]
-    most = Node.objects.filter(cluster=cluster).aggregate(most=Coalesce(Max("gpus"), 0))["most"]
+    most = Node.objects.filter(cluster=cluster).most_whole_gpus()
     return without_gpus + math.ceil(milli / (WHOLE_GPU * max(1, most)))
 
 

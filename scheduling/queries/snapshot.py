@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Count, FloatField, Func, Max, Sum, Value
 from django.db.models.functions import Coalesce
 
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import MPS, WHOLE_GPU, profile_milli, whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
 from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
 from jobs.models import (
@@ -60,12 +60,13 @@ class NodeUsage:
     cpus: int = 0
     memory_mb: int = 0
     jobs: dict[int, int] = field(default_factory=dict)  # job id -> number of whole GPUs
-    shares: dict[int, int] = field(default_factory=dict)  # job id -> the GPU of which it has a share
+    shares: dict[int, int] = field(default_factory=dict)  # job id -> the GPU of which it has a share, or its MIG slice
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptUsage:
     job_id: int
+    has_slice: bool  # it requests a MIG slice
     cpus: int
     memory_mb: int
     seen_running_at: datetime | None
@@ -194,8 +195,9 @@ def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[in
         if attempt_id not in attempts:  # the attempt ended between the two queries; the next turn sees its GPUs as free
             continue
         live = attempts[attempt_id]
-        on.jobs[live.job_id] = 0 if milli < WHOLE_GPU else len(gpus)
-        if milli < WHOLE_GPU:
+        has_share = milli < WHOLE_GPU or (live.has_slice and bool(gpus))
+        on.jobs[live.job_id] = 0 if has_share else len(gpus)
+        if has_share:
             on.shares[live.job_id] = gpus[0]
         on.cpus += live.cpus
         on.memory_mb += live.memory_mb
@@ -227,22 +229,41 @@ def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
 
 def _node_view(node: Node, held: NodeUsage, boot_s: float = 0.0) -> NodeView:
     taken = held.gpus.union(node.foreign_gpus)
+    whole = whole_gpus(node.gpus, node.mig_slices)
     shared = tuple((gpu, _free_milli(node, gpu, milli)) for gpu, milli in sorted(held.shared.items()))
+    is_odd = any(gpu not in held.shared for gpu in held.shares.values())
+    slices = _slices(node, held) if node.mig_slices or is_odd else []
     return NodeView(
         id=node.pk,
         name=node.name,
-        gpus=node.gpus,
-        free_gpus=tuple(gpu for gpu in range(node.gpus) if gpu not in taken),
+        gpus=whole,
+        free_gpus=tuple(gpu for gpu in range(whole) if gpu not in taken),
         free_cpus=node.cpus - held.cpus,
         free_memory_mb=node.memory_mb - held.memory_mb,
         gpu_model=node.gpu_model,
         nic_type=node.nic_type,
         leaf=node.leaf,
         pod=node.pod,
-        shared_gpus=shared,
+        shared_gpus=shared + tuple((gpu, free) for gpu, free, _ in slices),
         shards_per_gpu=node.shards_per_gpu,
+        shares_one_gpu=node.share_gres == MPS,
+        mig_profiles=("",) * len(shared) + tuple(profile for _, _, profile in slices) if slices else (),
         boot_s=boot_s,
     )
+
+
+def _slices(node: Node, held: NodeUsage) -> list[tuple[int, int, str]]:
+    """Return index, free thousandths and profile of each MIG slice. One that a job holds although the node no longer
+    lists it has no profile. Of slices that others use, only the number is known, so they take the last free ones."""
+    devices = node.slice_profiles
+    foreign = Counter(devices[gpu] for gpu in node.foreign_gpus if gpu in devices)
+    free = [gpu for gpu in devices if gpu not in held.gpus]
+    for gpu in reversed(list(free)):
+        if foreign[devices[gpu]]:
+            foreign[devices[gpu]] -= 1
+            free.remove(gpu)
+    shown = devices | {gpu: "" for gpu in held.shares.values() if gpu not in devices and gpu not in held.shared}
+    return [(gpu, profile_milli(devices[gpu]) if gpu in free else 0, shown[gpu]) for gpu in sorted(shown)]
 
 
 def _free_milli(node: Node, gpu: int, held_milli: int) -> int:
@@ -287,6 +308,7 @@ NEED_COLUMNS = (
     "nodes",
     "gpus_per_node",
     "gpu_milli",
+    "mig_profile",
     "cpus_per_node",
     "memory_per_node_mb",
     "gpu_model",
@@ -354,12 +376,21 @@ def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPred
 
 
 def _resource_need(
-    nodes: int, gpus: int, gpu_milli: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str, node: str
+    nodes: int,
+    gpus: int,
+    gpu_milli: int,
+    mig_profile: str,
+    cpus: int,
+    memory_mb: int,
+    gpu_model: str,
+    nic_type: str,
+    node: str,
 ) -> ResourceRequest:
     return ResourceRequest(
         nodes=nodes,
         gpus=gpus,
         gpu_milli=gpu_milli,
+        mig_profile=mig_profile,
         cpus=cpus,
         memory_mb=memory_mb,
         gpu_model=gpu_model,
@@ -375,6 +406,7 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
     return {
         pk: AttemptUsage(
             job_id=job,
+            has_slice=bool(profile),
             cpus=cpus,
             memory_mb=memory_mb,
             seen_running_at=began,
@@ -383,8 +415,8 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
             stop_state=stop_state,
             hangs=pk in hanging,
         )
-        for pk, job, cpus, memory_mb, began, saved_at, asked_at, stop_state in rows.values_list(
-            *("pk", "job", "job__cpus_per_node", "job__memory_per_node_mb"),
+        for pk, job, profile, cpus, memory_mb, began, saved_at, asked_at, stop_state in rows.values_list(
+            *("pk", "job", "job__mig_profile", "job__cpus_per_node", "job__memory_per_node_mb"),
             *("seen_running_at", "saved_at", "checkpoint_asked_at", "stop_state"),
         )
     }

@@ -144,7 +144,7 @@ def _tres_entries(job: SlurmJob, nodes: int) -> list[JsonObject]:
         (2, "mem", "", request.memory_per_node_mb),
         (4, "node", "", 1),
         (1001, "gres", "gpu", request.gpus_per_node),
-        (1002, "gres", "shard", request.gpu_shards),
+        (1002, "gres", request.share_gres, request.gpu_shards),
     ]
     return [{"type": kind, "name": name, "id": id_, "count": nodes * n} for id_, kind, name, n in amounts if nodes * n]
 

@@ -7,11 +7,12 @@ page. The page is not written by prometheus_client, which appends `_total` to th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import pi, sin
 from typing import Protocol
 
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from jobs.core.lifecycle import JobKind
 from scheduling.power.clock_curves import model_power_w
 
@@ -49,12 +50,13 @@ class GpuSample:
     model: str = ""
     uuid: str = ""
     pci_bus_id: str = ""
-    util_percent: float = 0.0
+    util_percent: float | None = 0.0  # None for MIG slices
     memory_used_mib: float = 0.0
     temperature_c: float = 0.0
     power_w: float = 0.0
     energy_mj: int | None = None  # since the node booted
     sm_active: float | None = None
+    engine_active: float | None = None  # only of MIG slices here
     xid: int = 0
     sm_clock_mhz: float | None = None
     memory_total_mib: float | None = None
@@ -93,6 +95,11 @@ GPU_METRICS = (
     ),
     GpuMetric(name="DCGM_FI_DEV_XID_ERRORS", help="Value of the last XID error encountered.", of=lambda s: s.xid),
     GpuMetric(name="DCGM_FI_PROF_SM_ACTIVE", help="Ratio of cycles an SM has a warp.", of=lambda s: s.sm_active),
+    GpuMetric(
+        name="DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        help="Ratio of time the graphics engine is active.",
+        of=lambda s: s.engine_active,
+    ),
     GpuMetric(name="DCGM_FI_DEV_SM_CLOCK", help="SM clock frequency (in MHz).", of=lambda s: s.sm_clock_mhz),
     GpuMetric(name="DCGM_FI_DEV_FB_FREE", help="Framebuffer memory free (in MiB).", of=lambda s: s.memory_free_mib),
     GpuMetric(
@@ -259,6 +266,52 @@ def simulated_samples(
             load = IDLE_LOAD if job is None else _gpu_load(job, plays[job.id], tick * SAMPLE_INTERVAL_S)
             dice = _noise_value(seed, node.name, gpu, tick)
             yield _simulated_sample(node, gpu, load, _gpu_health(node, gpu, faults, now), dice, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigInstance:
+    """A MIG slice: its number on its GPU, and the program on it."""
+
+    gpu: int
+    number: int
+    profile: str
+    job: SlurmJob | None
+    labels: Mapping[str, str]
+
+
+def slice_samples(
+    node: SlurmNode,
+    instances: Sequence[MigInstance],
+    play: Callable[[SlurmJob], SimulatedRun],
+    *,
+    seed: int,
+    now: float,
+) -> Iterator[GpuSample]:
+    """The MIG slices of a node. As in DCGM, what is measured per GPU is the same for all slices of a GPU."""
+    tick = int(now // SAMPLE_INTERVAL_S)
+    loads = [_slice_load(one.job, play, tick * SAMPLE_INTERVAL_S) for one in instances]
+    for gpu in sorted({one.gpu for one in instances}):
+        here = [(one, load) for one, load in zip(instances, loads, strict=True) if one.gpu == gpu]
+        parts = [(profile_milli(one.profile) / WHOLE_GPU, load) for one, load in here]
+        whole = GpuLoad(
+            util=sum(part * load.util for part, load in parts), sm=sum(part * load.sm for part, load in parts)
+        )
+        card = _simulated_sample(node, gpu, whole, HEALTHY, _noise_value(seed, node.name, gpu, tick), seed)
+        for one, load in here:
+            total = float(one.profile.split(".")[1].removesuffix("gb")) * 1024
+            yield replace(
+                card,
+                util_percent=None,
+                engine_active=round(load.util, 4),
+                sm_active=load.sm,
+                memory_used_mib=round(load.memory * total),
+                memory_total_mib=total,
+                labels={**one.labels, "GPU_I_PROFILE": one.profile, "GPU_I_ID": str(one.number)},
+            )
+
+
+def _slice_load(job: SlurmJob | None, play: Callable[[SlurmJob], SimulatedRun], now: float) -> GpuLoad:
+    return IDLE_LOAD if job is None else _gpu_load(job, play(job), now)
 
 
 def _faults_by_node(faults: Iterable[ClusterFault]) -> dict[str, list[ClusterFault]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from jobs.core.gpu_shares import MPS
+
 from .values import SlurmJob, SlurmJobRequest, SlurmNode
 
 
@@ -13,7 +15,7 @@ class FreeNodeResources:
     def __init__(self, node: SlurmNode) -> None:
         self.cpus, self.memory_mb, self.gpus = node.cpus, node.memory_mb, set(range(node.gpus))
         self.jobs: set[int] = set()
-        self._shards_per_gpu = node.shards_per_gpu
+        self._shards_per_gpu, self._share_gres = node.shards_per_gpu, node.share_gres
         self._shards: dict[int, int] = {}  # GPU -> its shards that jobs hold, more than none
 
     def can_fit(self, request: SlurmJobRequest) -> bool:
@@ -51,9 +53,11 @@ class FreeNodeResources:
         return (gpu,)
 
     def _gpu_for_shards(self, shards: int) -> int | None:
-        """The GPU with the fewest free shards that suffice, as Slurm selects it without LL_SHARED_GRES."""
+        """The GPU with the fewest free shards that suffice, as Slurm selects it without LL_SHARED_GRES. While one GPU
+        is used with MPS, no other one is."""
         left = {gpu: self._shards_per_gpu - held for gpu, held in self._shards.items() if held}
-        left |= dict.fromkeys(self.gpus, self._shards_per_gpu)
+        if not left or self._share_gres != MPS:
+            left |= dict.fromkeys(self.gpus, self._shards_per_gpu)
         fitting = [(free, gpu) for gpu, free in left.items() if free >= shards]
         return min(fitting)[1] if fitting else None
 
@@ -118,6 +122,7 @@ def could_ever_fit(node: SlurmNode, request: SlurmJobRequest) -> bool:
         model_fits
         and request.gpus_per_node <= node.gpus
         and request.gpu_shards <= (node.shards_per_gpu if node.gpus else 0)
+        and (not request.gpu_shards or request.share_gres == node.share_gres)
         and request.cpus_per_node <= node.cpus
         and request.memory_per_node_mb <= node.memory_mb
     )

@@ -44,6 +44,7 @@ class ServerOptions(SimulatorOptions):
     resume_timeout_s: float = 300.0
     accounting: bool = True
     shards_per_gpu: int = 0
+    mps_nodes: frozenset[str] = frozenset()
     execute: bool = False
     accounts: AccountProvider | None = None  # the users that jobs run as; None for simulated jobs
 
@@ -58,6 +59,12 @@ def parse_options(arguments: list[str]) -> ServerOptions:
     parser.add_argument("--resume-timeout-s", type=float, default=300.0, help="then a node that boots is down")
     parser.add_argument("--no-accounting", action="store_true", help="respond to /slurmdb with 404")
     parser.add_argument("--shards-per-gpu", type=int, default=0, help="parts of a GPU that jobs may hold; 0: none")
+    parser.add_argument(
+        "--mps-nodes",
+        default="",
+        metavar="NODE,…",
+        help="nodes that offer gres/mps instead of shards, 100 for each GPU",
+    )
     parser.add_argument("--execute", action="store_true", help="run jobs on this machine; needs --token-file")
     parser.add_argument(
         "--job-uids",
@@ -77,6 +84,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         resume_timeout_s=positive_number("--resume-timeout-s", values.resume_timeout_s),
         accounting=not values.no_accounting,
         shards_per_gpu=values.shards_per_gpu,
+        mps_nodes=frozenset(filter(None, values.mps_nodes.split(","))),
         execute=values.execute,
         accounts=_job_accounts(common["state"], values.job_uids) if values.execute else None,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
+from jobs.core.gpu_shares import MPS, SHARD
 from jobs.core.hostlist import BadHostlist, expand
 
 from .clocks import MAX_CLOCK_MHZ, MIN_CLOCK_MHZ
@@ -19,7 +20,7 @@ from .values import SignalTarget, SlurmError, SlurmJobRequest
 from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
 
 MAX_NODES = 10_000
-GRES_PATTERN = re.compile(r"^(?:gres[/:])?(gpu|shard)(?::([^:,]+))?(?::(\d+))?$")
+GRES_PATTERN = re.compile(r"^(?:gres[/:])?(gpu|shard|mps)(?::([^:,]+))?(?::(\d+))?$")
 
 
 def parse_job_request(body: object, user: str) -> SlurmJobRequest:
@@ -37,7 +38,7 @@ def parse_job_request(body: object, user: str) -> SlurmJobRequest:
     if not workdir.startswith("/"):
         words = "Job cannot be submitted without the current working directory specified."
         raise InvalidRequest(NO_WORKDIR, words, "Batch job submission failed")
-    model, gpus, shards = _parse_gres(_text_field(job, "tres_per_node"))
+    model, kind, count = _parse_gres(_text_field(job, "tres_per_node"))
     required_nodes = _parse_required_nodes(job.get("required_nodes"))
     return SlurmJobRequest(
         name=_text_field(job, "name") or "sbatch",
@@ -50,8 +51,9 @@ def parse_job_request(body: object, user: str) -> SlurmJobRequest:
         environment=environment,
         required_nodes=required_nodes,
         node_count=_node_count(job, len(required_nodes)),
-        gpus_per_node=gpus,
-        gpu_shards=shards,
+        gpus_per_node=count if kind == "gpu" else 0,
+        gpu_shards=count if kind != "gpu" else 0,
+        share_gres=MPS if kind == MPS else SHARD,
         gpu_model=model,
         cpus_per_node=_cpus_per_node(job),
         memory_per_node_mb=_count_field(job, "memory_per_node") or 0,
@@ -261,10 +263,10 @@ def _time_limit_s(job: Mapping[str, Any]) -> float | None:
     return None if minutes is None else minutes * 60.0
 
 
-def _parse_gres(text: str) -> tuple[str, int, int]:
-    """The GPU model, and the number of GPUs and of shards."""
+def _parse_gres(text: str) -> tuple[str, str, int]:
+    """The GPU model, the kind (gpu, shard or mps) and the number."""
     if not text:
-        return "", 0, 0
+        return "", "gpu", 0
     match = GRES_PATTERN.match(text)
     if match is None:
         raise InvalidRequest(2072, "Invalid generic resource (gres) specification", "#/job/tres_per_node/")
@@ -272,4 +274,4 @@ def _parse_gres(text: str) -> tuple[str, int, int]:
     if first.isdigit() and second is None:  # gpu:8
         first, second = "", first
     count = int((second or "1")[:6])
-    return (first, 0, count) if kind == "shard" else (first, count, 0)
+    return first, kind, count

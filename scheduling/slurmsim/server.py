@@ -38,6 +38,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from jobs.core.gpu_shares import MPS
+
 from . import accounting, dcgm_exporter, http, request_bodies, wire
 from .clocks import lowered_clocks
 from .commits import CommitQueue
@@ -69,6 +71,7 @@ from .wire import API, ClusterInfo, InvalidRequest
 log = logging.getLogger("acme.cluster")
 
 TICK_S = 0.1
+MPS_PER_GPU = 100  # Slurm's default
 METER_INTERVAL_S = 15.0
 SHUTDOWN_TIMEOUT_S = 7.0  # for ending all jobs: TERM, KILL after kill_wait_s, and some time for cleanup
 SHUTDOWN_REASON = "the machine was shut down"
@@ -486,16 +489,20 @@ def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
 
 def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
     if options.execute:
-        return [host.this_node(now)]
+        yield host.this_node(now)
+        return
     width = max(3, len(str(options.nodes)))
     names = (f"{options.name}-{i:0{width}d}" for i in range(1, options.nodes + 1))
-    return build_nodes(
+    nodes = build_nodes(
         names,
         gpus=options.gpus_per_node,
         gpu_model=options.gpu_model,
         shards_per_gpu=options.shards_per_gpu,
         now=now,
     )
+    for node in nodes:
+        offers_mps = node.name in options.mps_nodes
+        yield replace(node, share_gres=MPS, shards_per_gpu=MPS_PER_GPU) if offers_mps else node
 
 
 def _check_same_cluster(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import Flag, NodeFlag, State
 
 from .faults import ClusterFault, FaultImpact
@@ -58,6 +59,7 @@ class SlurmJobRequest:
     node_count: int = 1
     gpus_per_node: int = 0
     gpu_shards: int = 0  # of one GPU on each node
+    share_gres: str = SHARD  # what these are called
     gpu_model: str = ""
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
@@ -142,6 +144,7 @@ class SlurmNode:
     memory_mb: int
     gpus: int
     shards_per_gpu: int = 0
+    share_gres: str = SHARD
     gpu_model: str = ""
     features: tuple[str, ...] = ()
     boot_at: float = 0.0

@@ -152,7 +152,7 @@ def time_limit_struct(request: SlurmJobRequest) -> JsonObject:
 def _requested_gres(request: SlurmJobRequest) -> str:
     model = f":{request.gpu_model}" if request.gpu_model else ""
     if request.gpu_shards:
-        return f"gres/shard{model}:{request.gpu_shards}"
+        return f"gres/{request.share_gres}{model}:{request.gpu_shards}"
     return f"gres/gpu{model}:{request.gpus_per_node}" if request.gpus_per_node else ""
 
 
@@ -214,7 +214,7 @@ def _allocation_fields(job: SlurmJob) -> JsonObject:
 
 
 def _gres_detail(request: SlurmJobRequest, indices: Sequence[int]) -> str:
-    kind, count = ("shard", request.gpu_shards) if request.gpu_shards else ("gpu", len(indices))
+    kind, count = (request.share_gres, request.gpu_shards) if request.gpu_shards else ("gpu", len(indices))
     model = f":{request.gpu_model}" if request.gpu_model else ""
     return f"{kind}{model}:{count}(IDX:{format_ranges(indices) or 'N/A'})"
 
@@ -291,7 +291,9 @@ def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNo
 def _node_gres(node: SlurmNode) -> str:
     model = f":{node.gpu_model}" if node.gpu_model else ""
     gpus = [f"gpu{model}:{node.gpus}"] if node.gpus else []
-    shards = [f"shard{model}:{node.gpus * node.shards_per_gpu}"] if node.gpus and node.shards_per_gpu else []
+    shards = (
+        [f"{node.share_gres}{model}:{node.gpus * node.shards_per_gpu}"] if node.gpus and node.shards_per_gpu else []
+    )
     return ",".join([*gpus, *shards])
 
 

@@ -6,8 +6,8 @@ for clusters that simulate it, so that no test depends on the kind of cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pytest
 
+from jobs.core.gpu_shares import MPS
 from jobs.core.lifecycle import FINAL_STATES, NodeFlag, NodeState, State
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from scheduling.backends.attempt_record import RECORD_VARIABLE, read_record, record_directory
@@ -31,6 +32,7 @@ from scheduling.backends.opening import open_backend
 from tests.patience import PATIENCE_S, until
 
 keys = count(1)
+MPS_PER_GPU = 100
 LONG = 3600.0  # ended by a cancellation or a node failure, before it ends itself
 
 
@@ -62,6 +64,8 @@ class Site:
     gpus_per_node: int = 0
     gpu_model: str = ""
     shards_per_gpu: int = 0
+    mps_node: str = ""  # offers gres/mps instead of shards, `MPS_PER_GPU` for each GPU
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # of the last node, by profile
     drains: bool = True
     accounting: bool = False  # remembers ended jobs with their keys
     submit_elsewhere: Callable[[], str] | None = None  # submits a job that is not Acme's, without the adapter
@@ -162,6 +166,51 @@ class BackendContract:
         assert len(third) == 1 and third != first
         for request in requests:
             site.backend.cancel(site.until(request, is_running).backend_id)
+            site.until_final(request)
+
+    def test_mps_shares_one_gpu_of_a_node_at_a_time(self, site: Site):
+        if not (node := site.mps_node):
+            return  # the simulated and the real Slurm have MPS
+        offer = node_of(site, node)
+        assert (offer.share_gres, offer.gpu_shards) == (MPS, MPS_PER_GPU * site.gpus_per_node)
+        needs = [{"gpu_shards": parts, "share_gres": MPS} for parts in (60, 40, 25)]
+        first, second, third = (site.work(seconds=LONG, nodes=(node,), gpus_per_node=0, **need) for need in needs)
+        whole = site.work(seconds=LONG, nodes=(node,), gpus_per_node=1)
+
+        for request in (first, second, whole, third):
+            site.backend.submit(request)
+
+        gpus = [site.until(request, is_running).gpus[node] for request in (first, second, whole)]
+        assert gpus[0] == gpus[1] != gpus[2]
+        assert site.until(third, lambda seen: bool(seen.reason)).state == State.PENDING
+        site.backend.cancel(site.backend.find(second.key).backend_id)
+        assert site.until(third, is_running).gpus[node] == gpus[0]
+        for request in (first, second, whole, third):
+            site.backend.cancel(site.backend.find(request.key).backend_id)
+            site.until_final(request)
+
+    def test_mig_slices_are_held_one_by_one(self, site: Site):
+        if not site.mig_slices:
+            return  # Kubernetes has MIG slices
+        node = site.nodes[-1]
+        assert node_of(site, node).mig_slices == site.mig_slices
+        profile, count = min(site.mig_slices.items(), key=lambda one: one[1])
+        requests = [
+            site.work(seconds=LONG, nodes=(node,), gpus_per_node=0, mig_profile=profile) for _ in range(count + 1)
+        ]
+
+        for request in requests:
+            site.backend.submit(request)
+
+        holders, waiter = requests[:-1], requests[-1]
+        for request in holders:
+            assert site.until(request, is_running).mig_counts == {node: {profile: 1}}
+        waiting = site.until(waiter, lambda seen: bool(seen.reason))
+        assert waiting.state == State.PENDING and f"0 MIG slices {profile} free" in waiting.reason
+        site.backend.cancel(site.backend.find(holders[0].key).backend_id)
+        assert site.until(waiter, is_running).gpu_counts == {node: 1}
+        for request in requests:
+            site.backend.cancel(site.backend.find(request.key).backend_id)
             site.until_final(request)
 
     def test_job_that_succeeds_is_completed(self, site: Site):

@@ -30,6 +30,7 @@ REST = {"SLURMRESTD_SECURITY": "disable_user_check"}
 UP = ("IDLE", "MIXED", "ALLOCATED")
 NODES, GPUS, CPUS, MEMORY_MB = 4, 8, 64, 512_000
 SHARDS_PER_GPU = 4
+MPS_PER_GPU = 100
 
 
 def missing_programs() -> str:
@@ -65,6 +66,7 @@ class RealSlurm:
         self.home.chmod(0o755)  # munged refuses a socket that not everyone can reach
         self.user, self.host = getpass.getuser(), socket.gethostname().partition(".")[0]
         self.nodes = tuple(f"node{i}" for i in range(1, NODES + 1))
+        self.mps_node = self.nodes[2]
         self.output, self._orders = self._directory("out"), self._directory("power")
         self.suspended: list[str] = []
         self.resumed: list[str] = []
@@ -271,11 +273,17 @@ class RealSlurm:
         for i in range(GPUS):  # Slurm requires an existing device and takes the index from its name
             (devices / f"nvidia{i}").symlink_to("/dev/null")
         gres = f"NodeName=node[1-{NODES}] Name=gpu Type=a100 File={devices}/nvidia[0-{GPUS - 1}]\n"
-        gres += f"NodeName=node[1-{NODES}] Name=shard Count={GPUS * SHARDS_PER_GPU}\n"
+        for node in self.nodes:
+            gres += f"NodeName={node} Name={self._shares_of(node).replace(':', ' Count=')}\n"
         (self._etc / "gres.conf").write_text(gres)
         (self._etc / "cgroup.conf").write_text("")
         settings = "".join(f"{name}={value}\n" for name, value in self._settings().items())
         (self._etc / "slurm.conf").write_text(settings + self._hardware())
+
+    def _shares_of(self, node: str) -> str:
+        if node == self.mps_node:
+            return f"mps:{GPUS * MPS_PER_GPU}"
+        return f"shard:{GPUS * SHARDS_PER_GPU}"
 
     def _settings(self) -> dict[str, object]:
         spool, state = self._directory("spool"), self._directory("state")
@@ -309,7 +317,7 @@ class RealSlurm:
             "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes that it simulates
             # in microseconds; the default of one pass every two seconds is too slow for a test
             "SchedulerParameters": "sched_min_interval=50000,batch_sched_delay=0,bf_interval=1",
-            "GresTypes": "gpu,shard",
+            "GresTypes": "gpu,shard,mps",
             "DefCpuPerGPU": CPUS // GPUS,  # without these two, a job with one GPU takes the node
             "DefMemPerGPU": MEMORY_MB // GPUS,
             "DefMemPerCPU": 100,
@@ -317,9 +325,9 @@ class RealSlurm:
         }
 
     def _hardware(self) -> str:
-        size = f"CPUs={CPUS} RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS},shard:{GPUS * SHARDS_PER_GPU} State=UNKNOWN"
+        size = f"CPUs={CPUS} RealMemory={MEMORY_MB} State=UNKNOWN Gres=gpu:a100:{GPUS}"
         lines = [
-            f"NodeName={node} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} {size}"
+            f"NodeName={node} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} {size},{self._shares_of(node)}"
             for node, port in zip(self.nodes, self._node_ports, strict=True)
         ]
         return "\n".join([*lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP", ""])

@@ -67,7 +67,7 @@ def with_a_limited_job(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    options = ("--nodes", "4", "--shards-per-gpu", "4", *POWER_TIMES)
+    options = ("--nodes", "4", "--shards-per-gpu", "4", "--mps-nodes", "seren-003", *POWER_TIMES)
     with ClusterProcess(tmp_path_factory.mktemp("simulated"), *options) as cluster:
         backend = cluster.backend()
         site = Site(
@@ -77,6 +77,7 @@ def simulated(tmp_path_factory):
             gpus_per_node=8,
             gpu_model="a100",
             shards_per_gpu=4,
+            mps_node="seren-003",
             accounting=True,
             submit_elsewhere=lambda: foreign_job(cluster),
             hazards=PlayedHazards(cluster),
@@ -118,6 +119,7 @@ def real(slurm):
         gpus_per_node=8,
         gpu_model="a100",
         shards_per_gpu=SHARDS_PER_GPU,
+        mps_node=slurm.mps_node,
         drains=backend.ping().api != "v0.0.38",
         submit_elsewhere=slurm.sbatch,
         hazards=slurm,

@@ -19,6 +19,8 @@ SHAPE = ClusterShape(
     name="seren",
     nodes=(
         NodeShape(count=16, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", nic_type="ib", shards_per_gpu=4),
+        NodeShape(count=1, gpus=8, cpus=128, memory_mb=1024 * 1024, shards_per_gpu=100, share_gres="mps"),
+        NodeShape(count=1, gpus=0, cpus=128, memory_mb=1024 * 1024, gpu_model="h100", mig_slices=(("1g.10gb", 56),)),
     ),
     runs_images=True,
     container_offers=ContainerOffers(default_image="a:1", image_patterns=("nvcr.io/*",), mounts=("data", "scratch")),
@@ -47,6 +49,8 @@ REQUESTS = {
     },
     "several models": {"command": "train", "gpus_per_node": 8, "gpu_model": "h200 | h100"},
     "shards": {"command": "train", "gpu_shards": 3},
+    "mps": {"command": "train", "gpu_mps": 50},
+    "slice": {"command": "train", "mig_profile": "1g.10gb"},
     "part of a GPU": {"command": "train", "gpus_per_node": 0.25},
     "unlimited": {"command": "train", "time_limit": "UNLIMITED", "gpus_per_node": 0},
     "scheduling": {
@@ -136,7 +140,10 @@ def test_sbatch_submits_the_same_job_except_for_what_it_lists(request_name):
     assert words[0] == "sbatch" and ignored == []
     found = parsed(body)
     lost = {name for name in JobSpec.__dataclass_fields__ if getattr(found, name) != getattr(wanted, name)}
-    fields = LABEL_FIELDS | {"part of a GPU": "gpu_milli"}  # how many shards it is depends on the cluster
+    if "mig_profile" in lost:
+        lost.remove("gpu_milli")  # follows from the profile
+    # How many shards a part of a GPU is depends on the cluster
+    fields = LABEL_FIELDS | {"part of a GPU": "gpu_milli", "MIG slice": "mig_profile"}
     assert lost == {fields[label] for label in command.left_out}
 
 
@@ -171,6 +178,7 @@ def test_acme_has_an_option_for_every_field_of_the_form():
 
     fields = {*job_forms.TEXT_FIELDS, *job_forms.NUMBER_FIELDS, *job_forms.FLAG_FIELDS, *job_forms.PAIRS_FIELDS}
     written = {*submit_commands.ACME_OPTIONS, *submit_commands.ACME_PAIRS, *submit_commands.SWITCHES, "command"}
+    written |= {*submit_commands.GRES}
     assert fields <= written
 
 

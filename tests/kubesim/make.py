@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from scheduling.kubesim.api.authorization import ADMIN
@@ -17,9 +18,11 @@ NOW = 1_800_000_000.0
 NODES = tuple(f"kalos-00{i}" for i in range(1, 5))
 
 
-def snapshot(names: tuple[str, ...] = NODES, gpus: int = 8) -> ClusterSnapshot:
+def snapshot(
+    names: tuple[str, ...] = NODES, gpus: int = 8, mig_slices: Mapping[str, int] | None = None
+) -> ClusterSnapshot:
     nodes = build_nodes(names, gpus=gpus, gpu_model="a100", now=NOW)
-    return ClusterSnapshot(machines=tuple(Machine(node=node) for node in nodes))
+    return ClusterSnapshot(machines=tuple(Machine(node=node, mig_slices=mig_slices or {}) for node in nodes))
 
 
 class Client:

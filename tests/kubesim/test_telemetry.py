@@ -15,7 +15,7 @@ from scheduling.slurmsim.faults import FaultKind
 from scheduling.slurmsim.scripts.play import SimulatedExecutor
 from tests.patience import until
 
-from .make import client, pod
+from .make import client, container, pod, snapshot
 from .running import KubernetesProcess
 
 A, B = "kalos-001", "kalos-002"
@@ -60,6 +60,25 @@ def test_load_and_faults_are_those_of_the_machine_room():
 
     assert read.by_place[A, 0].util_percent > 80 and read.by_place[A, 1].util_percent < 5
     assert (read.by_place[B, 3].last_xid, read.by_place[B, 2].last_xid, read.unreadable_lines) == (48, 0, 0)
+
+
+def test_mig_slices_have_values_of_their_own_and_the_labels_of_their_pod():
+    api = client(snapshot=snapshot(gpus=2, mig_slices={"1g.10gb": 7, "3g.40gb": 1}))
+    limits = {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}
+    api.create_pod("score", node=A, gpus=0, containers=[container(0, 1000, **limits)])
+    api.after(30)
+
+    slices = [one for one in telemetry.parse(page(api, A)).gpus if one.mig_profile]
+
+    assert [(one.gpu, one.instance, one.mig_profile) for one in slices] == [
+        *((2, number, "1g.10gb") for number in range(7)),
+        (3, 0, "3g.40gb"),
+    ]
+    held, idle = slices[0], slices[1]
+    assert (held.pod, idle.pod) == ("default/score", "")
+    assert held.engine_active_ratio > 0.8 and idle.engine_active_ratio < 0.05
+    assert idle.memory_used_mib < held.memory_used_mib < 10 * 1024
+    assert held.util_percent is None and held.power_w == idle.power_w  # of the whole GPU
 
 
 def test_machine_that_is_down_has_no_exporter():

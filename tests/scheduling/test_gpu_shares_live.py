@@ -135,3 +135,21 @@ def test_api_and_settings_page_set_the_kinds_that_may_share(cluster, client):
     client.force_login(root)
     page = client.get("/settings/clusters/of/seren/").content.decode()
     assert 'name="gpu_share_kinds" value="debug"' in page
+
+
+def test_share_on_a_node_with_mps_is_submitted_as_mps(seren, slurm):
+    """A hundred units are a GPU, and Slurm uses one GPU of a node with MPS at a time."""
+    machine = replace(slurm.machines["seren-001"], gpu_shards=800, share_gres="mps")
+    slurm.machines = {"seren-001": machine}
+    Node.objects.exclude(name="seren-001").delete()
+    turn(seren, slurm)
+    api = api_make.Caller(make.user("root", is_superuser=True))
+    make.team("pretraining", root=TeamRole.RESEARCHER)
+
+    made = [api.post("jobs/", {"command": "x", "kind": "evaluation", "gpu_mps": units}) for units in (60, 40, 30)]
+    turn(seren, slurm)
+
+    jobs = [Job.objects.get(public_id=one.json()["id"]) for one in made]
+    assert [(sent.share_gres, sent.gpu_shards) for sent in slurm.sent] == [("mps", 60), ("mps", 40)]
+    assert [held(job) for job in jobs] == [[(0, 0, 600)], [(0, 600, 400)], []]
+    assert jobs[2].why == "It needs 0.3 GPUs; no node has 0.3 free on one GPU (7 GPUs free in total)."

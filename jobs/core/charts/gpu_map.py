@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.core.gpu_shares import WHOLE_GPU
@@ -27,6 +27,7 @@ class MapNode:
     tone: str
     is_schedulable: bool
     foreign: Sequence[int] = ()
+    slices: Mapping[int, str] = field(default_factory=dict)  # index → profile of GPUs that are MIG slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,8 @@ def gpu_map_payload(
 
     `holders` are (node, GPU, job, thousandths); `known` are the jobs among them that the reader may see. The lists
     `who`, `busy` and `hot` have one entry per GPU, node after node in the order of `nodes`. `shares` has the jobs of
-    GPUs that are shared, as [GPU, [job, thousandths], …]; `who` has one of them, if possible a visible one.
+    GPUs that are shared, as [GPU, [job, thousandths], …]; `who` has one of them, if possible a visible one. `slices`
+    has the GPUs that are MIG slices, by profile.
     """
     # Jobs are sent once and referenced by their index, which is shorter than repeating their names
     numbers = {pk: number for number, pk in enumerate(known)}
@@ -77,18 +79,22 @@ def gpu_map_payload(
     busy: list[int] = []
     hot: list[int] = []
     shared: list[list[Any]] = []
+    slices: dict[str, list[int]] = defaultdict(list)
     xids: list[tuple[int, int]] = []  # (GPU, code) pairs, because few GPUs have a code
     # Sorted by topology, so that neighbors in the network are neighbors on the map
     for spot in sorted(spots, key=lambda spot: (spot.leaf, spot.rack, spot.name)):
         nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.is_schedulable)])
         reading, first = readings.get(spot.id, NO_READINGS), len(owners)
+        for gpu, profile in spot.slices.items():
+            slices[profile].append(first + gpu)
         xids += [(first + gpu, code) for gpu, code in enumerate(_padded_values(reading.xid, spot.gpus)) if code > 0]
         owners += _holder_of_each_gpu(spot, held[spot.id])
         shared += [[first + gpu, *sorted(on, reverse=True)] for gpu, on in sorted(shares[spot.id].items())]
         busy += _padded_values(reading.busy, spot.gpus)
         hot += _padded_values(reading.hot, spot.gpus)
     jobs = [[job.public_id, job.name, job.team, job.user] for job in known.values()]
-    return {"nodes": nodes, "jobs": jobs, "who": owners, "busy": busy, "hot": hot, "xid": xids, "shares": shared}
+    cells = {"who": owners, "busy": busy, "hot": hot, "xid": xids, "shares": shared, "slices": slices}
+    return {"nodes": nodes, "jobs": jobs, **cells}
 
 
 def _holder_of_each_gpu(spot: MapNode, held: Mapping[int, int]) -> list[int]:

@@ -6,7 +6,7 @@ many GPUs each node gives.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -82,6 +82,7 @@ def group_job(
         held=state == State.PENDING and any(part.suspended for part in group.workloads),
         nodes=tuple(sorted({pod.node for pod in placed})),
         gpu_counts=counts,
+        mig_counts=_slices_by_node(pod for pod in live if pod.node and pod.mig_slices) if counts else {},
         pods=_pods_by_node(pod for pod in live if pod.node and pod.gpus) if counts else {},
         gpus_per_node=max(counts.values(), default=group.gpus_per_pod),
         submitted_at=_earliest([*([top.created_at] if top else []), *(pod.created_at for pod in group.pods)]),
@@ -122,6 +123,13 @@ def _gpus_by_node(placed: Iterable[Pod]) -> dict[str, int]:
         if pod.gpus:
             counts[pod.node] = min(counts[pod.node] + pod.gpus, MAX_GPUS)
     return dict(counts)
+
+
+def _slices_by_node(placed: Iterable[Pod]) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for pod in placed:
+        counts[pod.node].update(pod.mig_slices)
+    return {node: dict(slices) for node, slices in counts.items()}
 
 
 def _owner(group: WorkloadGroup, top: Workload | None) -> Owner:

@@ -26,7 +26,7 @@ from jobs.core.lifecycle import NodeFlag, NodeState, node_state_for_usage
 from ..base import BackendNode
 from .fields import MalformedObject, mapping_at, mappings_at, require_text, text_at, texts_at
 from .pods import Pod
-from .resources import cpu_count, gpu_counts, gpu_total, memory_mb, mig_profiles
+from .resources import cpu_count, gpu_counts, gpu_total, memory_mb, mig_slices
 
 MAX_NODE_NAME_LENGTH = 64  # characters, as in the database column
 MAX_GPU_MODEL_LENGTH = 40  # characters, as in the database column
@@ -78,7 +78,8 @@ class NodeReport:
     reason: str
     cpus: int
     memory_mb: int
-    gpus: int
+    gpus: int  # with MIG slices
+    mig_slices: Mapping[str, int]  # by profile
     gpu_model: str
     features: tuple[str, ...]
 
@@ -101,7 +102,8 @@ def read_node(item: Mapping[str, Any]) -> NodeReport:
         cpus=cpu_count(resources.get("cpu")),
         memory_mb=memory_mb(resources.get("memory")),
         gpus=gpu_total(resources),
-        gpu_model=_gpu_model(labels, resources),
+        mig_slices=mig_slices(resources),
+        gpu_model=_gpu_model(labels),
         features=tuple(_topology_features(labels)),
     )
 
@@ -122,6 +124,7 @@ def backend_node(report: NodeReport, pods: Sequence[Pod]) -> BackendNode:
         cpus=max(0, math.floor(report.cpus - sum(pod.cpus for pod in services))),
         memory_mb=max(0, report.memory_mb - sum(pod.memory_mb for pod in services)),
         gpus=report.gpus,
+        mig_slices=report.mig_slices,
         gpu_model=report.gpu_model,
         features=report.features,
     )
@@ -211,10 +214,8 @@ def _broken_gpus(item: Mapping[str, Any]) -> Iterable[str]:
             yield f"{usable.get(resource, 0)} of {count} {resource} are healthy"
 
 
-def _gpu_model(labels: Mapping[str, str], resources: Mapping[str, Any]) -> str:
-    product = next((labels[name] for name in PRODUCT_LABELS if labels.get(name)), "")
-    profiles = mig_profiles(resources)
-    return " ".join([product, *(["MIG", *profiles] if profiles else [])]).strip()[:MAX_GPU_MODEL_LENGTH]
+def _gpu_model(labels: Mapping[str, str]) -> str:
+    return next((labels[name] for name in PRODUCT_LABELS if labels.get(name)), "").strip()[:MAX_GPU_MODEL_LENGTH]
 
 
 def _topology_features(labels: Mapping[str, str]) -> Iterable[str]:

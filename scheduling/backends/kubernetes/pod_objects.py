@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
+
 from ..attempt_record import RECORD_VARIABLE
 from ..base import RequestRejected, SubmitRequest
 from .fields import mapping_at, require_text, texts_at
@@ -124,7 +126,7 @@ def _check_offers(request: SubmitRequest, template: PodTemplate) -> None:
     if unknown := [mount for mount in request.mounts if mount not in template.volumes]:
         raise RequestRejected(f"The cluster's pod template has no volume {unknown[0]}.")
     if request.gpu_shards:
-        raise RequestRejected("This cluster does not share GPUs; request whole GPUs.")
+        raise RequestRejected("This cluster does not share GPUs; request whole GPUs or a MIG slice.")
     if request.gpus_per_node and not template.gpu_resource_of(request.gpu_model):
         model = request.gpu_model or "unknown"
         raise RequestRejected(f"gpu_resource in the cluster's pod template has no resource for GPUs of model {model}.")
@@ -338,6 +340,8 @@ def _resources(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[
         "memory": f"{request.memory_per_node_mb}Mi" if request.memory_per_node_mb else "",
         **template.extra_resources,
     }
+    if request.mig_profile:
+        amounts[f"{MIG_RESOURCE_PREFIX}{request.mig_profile}"] = 1
     if request.gpus_per_node:
         amounts[template.gpu_resource_of(request.gpu_model)] = request.gpus_per_node
     texts = {name: str(amount) for name, amount in amounts.items() if amount}

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -62,7 +62,7 @@ class Pod:
     controller: OwnerReference | None
     owner: Owner
     node: str
-    gpus: int
+    gpus: int  # with MIG slices
     cpus: float
     memory_mb: int
     created_at: datetime | None
@@ -75,6 +75,7 @@ class Pod:
     is_deleting: bool = False  # its deletion was requested; its containers may still run
     plan: AttemptPlan | None = None  # of an attempt that is this pod alone
     gone_at: datetime | None = None  # its object was deleted
+    mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile
 
     @property
     def is_live(self) -> bool:
@@ -109,6 +110,7 @@ def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
         is_gated=bool(mappings_at(spec, "schedulingGates")),
         is_deleting=bool(text_at(item, "metadata", "deletionTimestamp")),
         plan=read_plan(item) if owner.key and controller is None else None,
+        mig_slices=resources.mig_slices,
     )
 
 

@@ -1,13 +1,16 @@
 """GPUs among the resources of nodes and pods. Pure.
 
-A resource is counted as GPUs if it is one of a vendor's (`nvidia.com/gpu`, `amd.com/gpu`), a MIG device
-(`nvidia.com/mig-3g.20gb`, which counts as one GPU, as on a Slurm cluster), or one of `ACCELERATORS`.
+A resource is counted as GPUs if it is one of a vendor's (`nvidia.com/gpu`, `amd.com/gpu`), a MIG slice
+(`nvidia.com/mig-3g.20gb`, which counts as one device), or one of `ACCELERATORS`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+
+from jobs.core.gpu_shares import MIG_PROFILE, MIG_RESOURCE_PREFIX
 
 from .fields import mapping_at, mappings_at, parse_quantity
 
@@ -34,10 +37,15 @@ def gpu_total(resources: Mapping[str, Any]) -> int:
     return min(sum(gpu_counts(resources).values()), MAX_GPUS)
 
 
-def mig_profiles(resources: Mapping[str, Any]) -> list[str]:
-    """The MIG profiles among the resources: `3g.20gb`."""
-    names = (name.partition("/")[2] for name in gpu_counts(resources))
-    return sorted(name.removeprefix(MIG_PREFIX) for name in names if name.startswith(MIG_PREFIX))
+def mig_slices(resources: Mapping[str, Any]) -> dict[str, int]:
+    """The number of MIG slices by profile: `3g.20gb`. Empty if there are impossibly many."""
+    counts = {
+        name.removeprefix(MIG_RESOURCE_PREFIX): count
+        for name, count in gpu_counts(resources).items()
+        if name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    slices = {profile: count for profile, count in counts.items() if MIG_PROFILE.fullmatch(profile)}
+    return slices if sum(slices.values()) <= MAX_GPUS else {}
 
 
 def memory_mb(value: object) -> int:
@@ -63,6 +71,7 @@ class PodResources:
         containers = [_requested(container) for container in mappings_at(spec, "containers")]
         inits = [_requested(container) for container in mappings_at(spec, "initContainers")]
         self.gpus = min(max(sum(map(gpu_total, containers)), *map(gpu_total, inits), 0), MAX_GPUS)
+        self.mig_slices = _largest_slices(containers, inits)
         self.cpus = _largest("cpu", containers, inits)
         self.memory_mb = limited_memory_mb(_largest("memory", containers, inits))
 
@@ -71,6 +80,15 @@ def _requested(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Requests, with limits where no request is given: the API server sets the former to the latter for pods, but not
     for templates."""
     return {**mapping_at(container, "resources", "limits"), **mapping_at(container, "resources", "requests")}
+
+
+def _largest_slices(containers: list[Mapping[str, Any]], inits: list[Mapping[str, Any]]) -> dict[str, int]:
+    together: Counter[str] = Counter()
+    for resources in containers:
+        together.update(mig_slices(resources))
+    for resources in inits:
+        together |= Counter(mig_slices(resources))
+    return dict(together)
 
 
 def _largest(name: str, containers: list[Mapping[str, Any]], inits: list[Mapping[str, Any]]) -> float:

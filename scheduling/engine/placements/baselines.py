@@ -24,7 +24,7 @@ class RandomPlacement:
         number = self._dice.choice(nodes)
         if not need.gpu_milli:
             return ((number, need.gpus),)
-        _, position = self._dice.choice(resources.shared_places(number, need.gpu_milli))
+        _, position = self._dice.choice(resources.shared_places(number, need))
         return ((number, position),)
 
 
@@ -43,7 +43,7 @@ class BestFitPlacement:
         number = min(nodes, key=lambda number: (_part_left(resources, number, most_cpus), number))
         if not need.gpu_milli:
             return ((number, need.gpus),)
-        return ((number, resources.shared_places(number, need.gpu_milli)[0][1]),)
+        return ((number, resources.shared_places(number, need)[0][1]),)
 
 
 def _part_left(resources: NodeResources, number: int, most_cpus: int) -> float:

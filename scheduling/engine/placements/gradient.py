@@ -135,7 +135,7 @@ class GradientPlacement:
         best: tuple[int, int, int] | None = None
         for number in members(resources.fitting_nodes(need, among)):
             state = node_state(resources, number)
-            for left, position in resources.shared_places(number, need.gpu_milli):
+            for left, position in resources.shared_places(number, need):
                 rank = self._rank(state, need, left)
                 if best is None or rank < best[0]:
                     best = rank, number, position

@@ -223,8 +223,10 @@ def _cheapest_victims(
     chosen: dict[EngineJob, None] = {}
     taken = 0
     enough = True
+    if need.mig_profile:
+        among &= resources.nodes_with_slice(need)  # whoever stops does not free any
     # A share that fits beside no other one needs a GPU of its own
-    for gpus, count in ((need.gpus or int(need.gpu_milli > 0), need.nodes), (need.rest, int(need.rest > 0))):
+    for gpus, count in ((need.whole_gpus, need.nodes), (need.rest, int(need.rest > 0))):
         if count:
             offers = prices.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
             enough &= len(offers) == count

@@ -88,7 +88,7 @@ def _gpus_kept_from_head(need: ResourceRequest) -> int:
     """How many GPUs of a node a job may make useless to the reserved one. A share that runs past the reserved start
     counts as one, also if it is placed beside others: these may have ended by then.
     """
-    return need.gpus or int(need.gpu_milli > 0)
+    return need.whole_gpus
 
 
 def easy_turn(engine: Engine, now: float) -> None:

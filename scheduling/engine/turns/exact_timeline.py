@@ -104,7 +104,7 @@ class TimelineStep:
                 if nodes & bit:
                     request = self._requests[number]
                     fits = free >= request.gpus and cpus >= request.cpus and memory_mb >= request.memory_mb
-                    if not fits or (request.gpu_milli and not resources.shared_places(node, request.gpu_milli)):
+                    if not fits or (request.gpu_milli and not resources.shared_places(node, request)):
                         fitting[number] = nodes ^ bit
         if share.need.watts:
             self._drop_beyond_power()

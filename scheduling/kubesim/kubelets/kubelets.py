@@ -7,10 +7,11 @@ shows them as before until the machine has booted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from scheduling.kubesim.api.quantities import amounts_of, requests_of
 from scheduling.kubesim.api.resources import BY_ID, LEASES, NAMESPACES, NODES, PODS
 from scheduling.kubesim.api.writing import FINAL_PHASES, DeleteOptions
@@ -231,7 +232,7 @@ class Kubelets(Controller):
             self._event(pod, WARNING, reason, message, machine.node.name, now)
             rejected = replace(runtime, step=PodStep.REJECTED, next_at=0.0, reason=reason, message=message)
             return self.runtimes.set(rejected)
-        gpus = self._free_gpus(machine, now)[: _gpu_count(pod)]
+        gpus = self._free_gpus(machine, now)[: _gpu_count(pod)] + self._slices_for(pod, machine)
         self.schedule(runtime.next_at, runtime.key)
         self._schedule_deadline(pod, runtime)
         self._event(pod, NORMAL, "Pulling", f'Pulling image "{_image(pod)}"', machine.node.name, now)
@@ -259,6 +260,15 @@ class Kubelets(Controller):
         taken = {gpu for one in self.runtimes.on_node(machine.node.name) if one.holds_resources for gpu in one.gpus}
         broken = unhealthy_gpus(machine.node.name, self._registry.faults, now)
         return [gpu for gpu in range(machine.node.gpus) if gpu not in taken and gpu not in broken]
+
+    def _slices_for(self, pod: JsonObject, machine: Machine) -> list[int]:
+        """The MIG slices that the pod gets. They are numbered after the GPUs of the machine."""
+        taken = {gpu for one in self.runtimes.on_node(machine.node.name) if one.holds_resources for gpu in one.gpus}
+        chosen: list[int] = []
+        for profile, count in _mig_slices(requests_of(pod)).items():
+            free = [device for device, made_as in machine.slices.items() if made_as == profile and device not in taken]
+            chosen += free[:count]
+        return chosen
 
     def _schedule_deadline(self, pod: JsonObject, runtime: PodRuntime) -> None:
         if (seconds := pod["spec"].get("activeDeadlineSeconds")) is not None:
@@ -441,6 +451,12 @@ def _device_message(name: str, requested: int, free: int) -> str:
         f"{REJECTED_PREFIX}Allocate failed due to requested number of devices unavailable for {name}."
         f" Requested: {requested}, Available: {free}, which is unexpected"
     )
+
+
+def _mig_slices(requests: Mapping[str, Decimal]) -> dict[str, int]:
+    """The number of slices by profile."""
+    slices = {name: amount for name, amount in requests.items() if name.startswith(MIG_RESOURCE_PREFIX)}
+    return {name.removeprefix(MIG_RESOURCE_PREFIX): int(amount) for name, amount in slices.items()}
 
 
 def _gpu_count(pod: JsonObject) -> int:

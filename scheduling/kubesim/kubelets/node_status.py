@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from scheduling.kubesim.objects import JsonObject, timestamp, value_at, with_condition
 from scheduling.kubesim.values import GPU_RESOURCE, Machine
 from scheduling.slurmsim.faults import XID_OF_FAULT, ClusterFault
@@ -32,10 +33,11 @@ TOPOLOGY_LABELS = {
 
 def new_node(machine: Machine) -> JsonObject:
     """The node as its kubelet registers it."""
-    return {"metadata": {"name": machine.node.name, "labels": node_labels(machine.node)}, "spec": {}}
+    return {"metadata": {"name": machine.node.name, "labels": node_labels(machine)}, "spec": {}}
 
 
-def node_labels(node: SlurmNode) -> dict[str, str]:
+def node_labels(machine: Machine) -> dict[str, str]:
+    node = machine.node
     labels = {
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/hostname": node.name,
@@ -45,12 +47,14 @@ def node_labels(node: SlurmNode) -> dict[str, str]:
         kind, _, value = feature.partition("-")
         if kind in TOPOLOGY_LABELS:
             labels[TOPOLOGY_LABELS[kind]] = value
-    if node.gpus:
+    if node.gpu_model:
         labels |= {
             "nvidia.com/gpu.present": "true",
             "nvidia.com/gpu.count": str(node.gpus),
             "nvidia.com/gpu.product": product_of(node.gpu_model),
         }
+    if machine.mig_slices:
+        labels["nvidia.com/mig.strategy"] = "mixed"
     return labels
 
 
@@ -77,8 +81,9 @@ def node_status(node: JsonObject, machine: Machine, broken: int, now: float, ver
         "pods": str(MAX_PODS),
     }
     gpus = hardware.gpus
-    more = {GPU_RESOURCE: str(gpus)} if gpus else {}
-    free = {GPU_RESOURCE: str(max(gpus - broken, 0))} if gpus else {}
+    slices = {f"{MIG_RESOURCE_PREFIX}{profile}": str(count) for profile, count in machine.mig_slices.items()}
+    more = slices | ({GPU_RESOURCE: str(gpus)} if gpus else {})
+    free = slices | ({GPU_RESOURCE: str(max(gpus - broken, 0))} if gpus else {})
     return {
         "capacity": {**capacity, **more},
         "allocatable": {**capacity, **free},

@@ -22,7 +22,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
-from jobs.core.gpu_shares import shards_of_milli
+from jobs.core.gpu_shares import SHARD, shards_of_milli
 from jobs.core.lifecycle import ASLEEP_NODE_FLAGS, NodeFlag
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.models import Allocation, Attempt, ClusterCommand, Installation, Job
@@ -173,16 +173,17 @@ def _record_failure(command: ClusterCommand, error: BackendError, now: datetime)
 class AllocatedNode(NamedTuple):
     gpu_model: str
     shards_per_gpu: int
+    share_gres: str
 
 
-NO_NODE = AllocatedNode("", 0)
+NO_NODE = AllocatedNode("", 0, SHARD)
 
 
 def _submissions(attempts: Sequence[Attempt]) -> list[SubmitRequest]:
     placed: dict[int, dict[str, AllocatedNode]] = defaultdict(dict)
     rows = Allocation.objects.filter(attempt__in=attempts).order_by("node__name")
     for attempt, node, *hardware in rows.values_list(
-        "attempt_id", "node__name", "node__gpu_model", "node__shards_per_gpu"
+        "attempt_id", "node__name", "node__gpu_model", "node__shards_per_gpu", "node__share_gres"
     ):
         placed[attempt][node] = AllocatedNode(*hardware)
     installation = Installation.current_id() if attempts else ""
@@ -203,7 +204,9 @@ def _submission(attempt: Attempt, nodes: Mapping[str, AllocatedNode], installati
         environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
         gpus_per_node=job.gpus_per_node,
-        gpu_shards=shards_of_milli(job.gpu_milli, hardware.shards_per_gpu),
+        gpu_shards=0 if job.mig_profile else shards_of_milli(job.gpu_milli, hardware.shards_per_gpu),
+        share_gres=hardware.share_gres,
+        mig_profile=job.mig_profile,
         gpu_model=hardware.gpu_model,  # the request may name several
         cpus_per_node=job.cpus_per_node,
         memory_per_node_mb=job.memory_per_node_mb,

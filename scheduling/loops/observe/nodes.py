@@ -23,8 +23,31 @@ from scheduling.core import observations
 
 # The columns that a report may change, and those that decide whether it may
 COMPARED_COLUMNS = (
-    *("pk", "name", "state", "flags", "gpus", "shards_per_gpu", "gpu_model", "cpus", "memory_mb", "rack", "leaf"),
-    *("pod", "nic_type", "nic_count", "foreign_gpus", "drain_requested", "reason", "reason_by", "reason_at"),
+    *(
+        "pk",
+        "name",
+        "state",
+        "flags",
+        "gpus",
+        "shards_per_gpu",
+        "share_gres",
+        "mig_slices",
+        "gpu_model",
+        "cpus",
+        "memory_mb",
+    ),
+    *(
+        "rack",
+        "leaf",
+        "pod",
+        "nic_type",
+        "nic_count",
+        "foreign_gpus",
+        "drain_requested",
+        "reason",
+        "reason_by",
+        "reason_at",
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from jobs.actions.job_verbs import has_unknown_outcome
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
+from jobs.core.gpu_shares import whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import (
     Allocation,
@@ -135,6 +136,7 @@ def _foreign_gpus(
     last known GPUs."""
     held: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, list[int]] = defaultdict(list)
+    slices: dict[str, Counter[str]] = defaultdict(Counter)
     for job in [*jobs, *(row.last_seen for row in jobs.unreadable if row.last_seen)]:
         name = _attempt_key(job, installation)
         ours = is_node_test(name) or (name in live and live[name].has_gpus)
@@ -142,10 +144,15 @@ def _foreign_gpus(
             for node, gpus in job.gpus.items():
                 held[node].extend(gpus)
             for node, count in job.gpu_counts.items():
-                counts[node].append(count)
-    sizes = {node.name: node.gpus for node in nodes}
+                of_job = job.mig_counts.get(node, {})
+                slices[node].update(of_job)
+                counts[node].append(count - sum(of_job.values()))
+    known = {node.name: node for node in nodes}
     for node, numbers in counts.items():
-        held[node] += observations.indices_of_counts(numbers, held[node], sizes.get(node, 0))
+        if report := known.get(node):
+            whole = whole_gpus(report.gpus, report.mig_slices)
+            held[node] += observations.indices_of_counts(numbers, held[node], whole)
+            held[node] += observations.indices_of_slices(slices[node], report, held[node])
     return held
 
 

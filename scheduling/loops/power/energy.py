@@ -28,7 +28,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from jobs.actions.retention import delete_all
-from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from jobs.core.telemetry_math import interval_start
 from jobs.models import (
     ENERGY_RETENTION,
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 SETTLE_TIME = timedelta(minutes=1)  # samples and allocations may be written so late
 STEP = timedelta(minutes=10)
+SLICE_PROFILE = "attempt__job__mig_profile"
 LONGEST_GAP = timedelta(days=1)  # that a counter may cover
 TURN_BUDGET_S = 20.0  # per cluster
 SAMPLES_SQL = """
@@ -160,12 +161,20 @@ def _holds(nodes: Sequence[int], since: datetime, until: datetime) -> dict[int, 
     ).order_by()
     columns = ("node", "attempt", "gpu", "share", "held_at", "released_at", "attempt__job__gpus_per_node")
     holds: dict[int, list[GpuHold]] = defaultdict(list)
-    for node, attempt, gpu, milli, held, released, requested in rows.values_list(*columns):
+    for node, attempt, gpu, milli, held, released, requested, profile in rows.values_list(*columns, SLICE_PROFILE):
         if gpu is not None or requested:
             start_s, end_s = held.timestamp(), (released or until).timestamp()
             gpus = 1 if gpu is not None else requested
             holds[node].append(
-                GpuHold(attempt=attempt, gpu=gpu, start_s=start_s, end_s=end_s, gpus=gpus, share=milli / WHOLE_GPU)
+                GpuHold(
+                    attempt=attempt,
+                    gpu=gpu,
+                    start_s=start_s,
+                    end_s=end_s,
+                    gpus=gpus,
+                    share=milli / WHOLE_GPU,
+                    part=profile_milli(profile) / WHOLE_GPU if profile else 1.0,
+                )
             )
     return holds
 

@@ -47,7 +47,7 @@ class _Powered:
         self._models = {node.pk: node.gpu_model for node in nodes if node.gpus}
         self._all_models = set(self._models.values())
         busy = {node for job in picture.running for node in job.places}
-        self._idle_w = {node.pk: idle_node_w(node.gpus, node.gpu_model) for node in nodes}
+        self._idle_w = {node.pk: idle_node_w(node.physical_gpus, node.gpu_model) for node in nodes}
         self._asleep = {node.pk for node in nodes if NodeFlag.POWERED_DOWN in node.flags and node.pk not in busy}
         jobs: tuple[WaitingJob | RunningJob, ...] = (*picture.waiting, *picture.running)
         self._forecast = _forecast(cluster, {_similar(job) for job in jobs})

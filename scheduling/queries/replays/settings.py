@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Max
-
 from jobs.models import Node
 from scheduling.replay import acme_trace, requests
 from scheduling.replay.run import ReplaySetting
@@ -33,5 +31,5 @@ def replay_setting(trace: str, params: dict[str, Any]) -> ReplaySetting:
 def _cluster_shape(cluster: str) -> dict[str, int]:
     """Return the size of the cluster. All nodes of a replay are alike, so they get the GPUs of the largest node."""
     nodes = Node.objects.filter(cluster__name=cluster, gpus__gt=0)
-    most = nodes.aggregate(Max("gpus"))["gpus__max"]
+    most = nodes.most_whole_gpus()
     return {"nodes": nodes.count(), "gpus_per_node": most} if most else {}

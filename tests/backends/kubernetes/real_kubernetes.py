@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from tests import real_kubernetes
 from tests.patience import until
 from tests.real_kubernetes import run_program
@@ -52,6 +53,14 @@ class RealKubernetes:
 
     def get(self, *words: str) -> Any:
         return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def offer_slices(self, node: str, slices: Mapping[str, int]) -> None:
+        """Let the node offer MIG slices, as extended resources that no device plugin stands behind."""
+        amounts = {f"{MIG_RESOURCE_PREFIX}{profile}": str(count) for profile, count in slices.items()}
+        patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+        names = amounts.keys()
+        until(lambda: names <= self.get("node", node)["status"]["allocatable"].keys(), what="the slices")
 
     def node_pid(self, name: str) -> int:
         return int((self.home / "run" / f"{name}.pid").read_text())

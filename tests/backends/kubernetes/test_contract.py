@@ -94,6 +94,8 @@ def _with_image_and_node(spec: dict) -> dict:
     }
 
 
+MIG_SLICES = {"1g.10gb": 7, "3g.40gb": 2}
+MIG_OPTIONS = ("--mig-slices", ",".join(f"{profile}={count}" for profile, count in MIG_SLICES.items()))
 SHAPES = {"indexed-jobs": (), "job-sets": ("--job-sets",), "plain-pods": ("--kubernetes", "1.20")}
 
 
@@ -102,7 +104,7 @@ def simulated(request, tmp_path_factory):
     state = tmp_path_factory.mktemp("kalos")
     template = {**TEMPLATE, **LEAVE_SILENT_NODES}
     with (
-        KubernetesProcess(state / "state", "--nodes", "4", *request.param) as cluster,
+        KubernetesProcess(state / "state", "--nodes", "4", *MIG_OPTIONS, *request.param) as cluster,
         closing(open_kubernetes(prepare(cluster), template=template)) as backend,
     ):
         site = Site(
@@ -110,6 +112,7 @@ def simulated(request, tmp_path_factory):
             nodes=tuple(f"kalos-00{number}" for number in range(1, 5)),
             output=state,
             gpus_per_node=8,
+            mig_slices=MIG_SLICES,
             gpu_model=backend.nodes()[0].gpu_model,
             submit_elsewhere=lambda: foreign_pod(cluster),
             hazards=SimulatedHazards(cluster),
@@ -121,11 +124,13 @@ def simulated(request, tmp_path_factory):
 def real(tmp_path_factory):
     with started_or_skipped() as cluster:
         cluster.kubectl("create", "namespace", NAMESPACE)
+        cluster.offer_slices(cluster.nodes[-1], MIG_SLICES)
         template = {**TEMPLATE, **LEAVE_SILENT_NODES, "annotations": {"k8s-lab/run": "true"}}
         with closing(open_kubernetes(cluster.kubeconfig, template=template)) as backend:
             site = Site(
                 backend=backend,
                 nodes=cluster.nodes,
+                mig_slices=MIG_SLICES,
                 output=tmp_path_factory.mktemp("real"),
                 gpus_per_node=8,
                 gpu_model=backend.nodes()[0].gpu_model,

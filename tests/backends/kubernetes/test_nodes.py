@@ -105,12 +105,21 @@ def test_node_has_its_size_model_and_topology():
     assert topology(seen.features) == {"rack": "r-01", "leaf": "l03", "pod": "z1"}
 
 
-def test_mig_devices_count_as_gpus_and_are_named():
-    resources = {"nvidia.com/mig-3g.40gb": "2", "nvidia.com/gpu": "6"}
+def test_mig_slices_are_devices_with_a_profile():
+    resources = {"nvidia.com/mig-3g.40gb": "2", "nvidia.com/mig-1g.10gb.me": "1", "nvidia.com/gpu": "6"}
 
     seen = reported(node(allocatable=resources, labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}))
 
-    assert (seen.gpus, seen.gpu_model) == (8, "NVIDIA-A100-SXM4-80GB MIG 3g.40gb")
+    assert (seen.gpus, seen.gpu_model) == (9, "NVIDIA-A100-SXM4-80GB")
+    assert seen.mig_slices == {"3g.40gb": 2, "1g.10gb.me": 1}
+
+
+def test_impossible_numbers_of_mig_slices_are_not_offered():
+    resources = {f"nvidia.com/mig-{part}g.10gb": "4096" for part in (1, 2)}
+
+    seen = reported(node(allocatable=resources))
+
+    assert (seen.gpus, seen.mig_slices) == (4096, {})
 
 
 @pytest.mark.parametrize("name", ["", None, 7, "n" * 65])

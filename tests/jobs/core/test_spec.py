@@ -357,3 +357,90 @@ def test_whole_number_of_gpus_is_read_as_before(gpus):
     job = spec.parse({"command": "x", "gpus_per_node": gpus}, SEREN)
 
     assert (repr(job.gpus_per_node), job.gpu_milli) == ("2", 0)
+
+
+def test_mps_units_are_read_beside_shards():
+    mps = NodeShape(count=1, gpus=8, cpus=128, memory_mb=1024 * 1024, shards_per_gpu=100, share_gres="mps")
+    shape = replace(SHARING, nodes=(*SHARING.nodes, mps))
+
+    units, shards = (
+        spec.parse({"command": "x", "kind": "evaluation", **request}, shape)
+        for request in ({"gpu_mps": 5}, {"gpu_shards": 5})
+    )
+
+    assert (units.gpu_milli, shards.gpu_milli) == (50, 625)
+    for request, why in (
+        ({"gpu_mps": 100}, "100 is not below the 100 shards of a GPU of seren"),
+        ({"gpu_mps": 5, "gpu_shards": 1}, "is a part of one GPU; leave out gpu_shards"),
+    ):
+        with pytest.raises(InvalidField, match=why):
+            spec.parse({"command": "x", "kind": "evaluation", **request}, shape)
+    with pytest.raises(InvalidField, match="no node of seren has gres/mps"):
+        spec.parse({"command": "x", "kind": "evaluation", "gpu_mps": 5}, SHARING)
+
+
+DIVIDED = ClusterShape(
+    name="kalos",
+    nodes=(
+        NodeShape(count=2, gpus=8, cpus=128, memory_mb=1024 * 1024),
+        NodeShape(count=1, gpus=6, cpus=128, memory_mb=1024 * 1024, mig_slices=(("1g.10gb", 7), ("3g.40gb", 2))),
+    ),
+    gpu_share_kinds=("evaluation",),
+)
+
+
+@pytest.mark.parametrize("written", ["1g.10gb", "nvidia.com/mig-1g.10gb"])
+def test_mig_slice_is_read(written):
+    job = spec.parse({"command": "x", "kind": "evaluation", "mig_profile": written}, DIVIDED)
+
+    assert (job.mig_profile, job.gpus_per_node, job.gpu_milli) == ("1g.10gb", 0, 142)
+    assert job.cpus_per_node == 2  # a part of the 16 CPUs of a GPU
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "field", "sentence"),
+    [
+        ({"mig_profile": "tiny"}, "mig_profile", "'tiny' is not a MIG profile such as 1g.10gb"),
+        (
+            {"mig_profile": "1g.10gb", "gpus_per_node": 1},
+            "mig_profile",
+            "is a part of one GPU; leave out gpus_per_node",
+        ),
+        ({"mig_profile": "1g.10gb", "gpu_shards": 1}, "gpu_shards", "is a part of one GPU; leave out mig_profile"),
+        (
+            {"mig_profile": "2g.20gb"},
+            "mig_profile",
+            "no matching node of kalos has MIG slices 2g.20gb; it has 1g.10gb, 3g.40gb",
+        ),
+        (
+            {"mig_profile": "1g.10gb", "kind": "sft"},
+            "mig_profile",
+            "only jobs of kind evaluation may request a part of a GPU on kalos",
+        ),
+        (
+            {"mig_profile": "1g.10gb", "nodes": 2},
+            "nodes",
+            "a part of a GPU is on one node; request whole GPUs for several nodes",
+        ),
+        (
+            {"mig_profile": "1g.10gb", "preemptible": True},
+            "preemptible",
+            "a job with a part of a GPU cannot be preempted, because others share the GPU",
+        ),
+        (
+            {"gpus_per_node": 0.142},
+            "gpus_per_node",
+            "no matching node of kalos has GPUs with shards; request whole GPUs",
+        ),
+    ],
+)
+def test_mig_slice_that_the_cluster_does_not_have_is_refused(request_fields, field, sentence):
+    with pytest.raises(InvalidField) as found:
+        spec.parse({"command": "x", "kind": "evaluation", **request_fields}, DIVIDED)
+
+    assert (found.value.field, found.value.why) == (field, sentence)
+
+
+def test_whole_gpus_of_a_node_with_slices_are_not_its_slices():
+    with pytest.raises(InvalidField, match="9 is more than the 8 GPUs"):
+        spec.parse({"command": "x", "gpus_per_node": 9}, DIVIDED)

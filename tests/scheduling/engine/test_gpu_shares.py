@@ -1,5 +1,6 @@
 """GPU shares: what is left of each GPU, and where a share is placed."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,8 +12,8 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.placements.baselines import BestFitPlacement, RandomPlacement
 from scheduling.engine.placements.gradient import Fragmentation, GradientPlacement
-from scheduling.engine.resources import ALL_NODES
-from tests.scheduling.engine.test_placements import room
+from scheduling.engine.resources import ALL_NODES, NodeResources
+from tests.scheduling.engine.test_placements import node, room
 from tests.scheduling.replay.replaying import examples
 
 TYPICAL = {ResourceRequest(gpus=8, cpus=0): 1, ResourceRequest(gpu_milli=500, cpus=0): 1}
@@ -127,3 +128,22 @@ def test_fragmentation_of_shared_gpus():
     # What is left on shared GPUs is lost for whole GPUs, and a rest of less than 0.3 GPUs for shares too
     assert usual.of((1, (200, 400), 0, 0)) == pytest.approx(0.5 * 0.6 + 0.5 * 0.2)
     assert usual.of((0, (200, 250), 0, 0)) == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize("name", sorted(PLACE))
+def test_node_with_mps_shares_one_gpu_at_a_time(name):
+    """Slurm uses no other GPU with MPS until the last share of the first one has ended."""
+    resources = NodeResources([replace(node(0, free=2), shares_one_gpu=True)])
+    place, half, small = PLACE[name], share(500), share(200)
+
+    first = place(resources, half, ALL_NODES)
+    resources.take(first, half)
+    resources.take(place(resources, half, ALL_NODES), half)
+
+    assert resources.fitting_nodes(small) == 0 and place(resources, small, ALL_NODES) is None
+    assert not resources.has_free(((0, 1),), small)
+    assert place(resources, ResourceRequest(gpus=1, cpus=0), ALL_NODES) == ((0, 1),)
+    resources.give(first, half)
+    assert place(resources, small, ALL_NODES) == first
+    resources.give(first, half)
+    assert place(resources, small, ALL_NODES) is not None

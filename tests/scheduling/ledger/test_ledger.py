@@ -394,6 +394,24 @@ def test_node_that_is_down_covers_shares():
     }
 
 
+def test_mig_slices_count_the_thousandths_of_their_profile_held_or_free():
+    machine = node(gpus=4, slices={1: 142, 2: 142, 3: 428}, holdings=[share(1, 0, 500, 142, gpu=2)])
+    facts = LedgerInput(machines=[machine], waits=[WaitInterval(0, 1000, 8)])
+
+    assert by_holder(facts) == {
+        (1, Bucket.PRODUCTIVE): 71,
+        (None, Bucket.FREE): 142 + 71 + 428,  # a job with whole GPUs could not use them
+        (None, Bucket.FRAGMENTED): 1000,
+    }
+    assert capacity_us([machine], 0, 1000) == 1712
+
+
+def test_mig_slices_of_a_node_that_is_down():
+    machine = node(gpus=1, slices={0: 250}, spells=[BucketInterval(0, 400, Bucket.DOWN)])
+
+    assert by_holder(LedgerInput(machines=[machine])) == {(None, Bucket.DOWN): 100, (None, Bucket.FREE): 150}
+
+
 share_holdings = st.lists(
     st.builds(
         share,
@@ -401,21 +419,26 @@ share_holdings = st.lists(
         st.integers(0, 900),
         st.integers(0, 1000),
         st.sampled_from([125, 333, 500, 999, 1000]),
-        st.integers(0, 1),
+        st.integers(0, 3),
     ),
     max_size=12,
 )
 
 
-@given(holdings=share_holdings, edges=st.lists(st.integers(1, 999), max_size=4, unique=True))
+@given(
+    holdings=share_holdings,
+    edges=st.lists(st.integers(1, 999), max_size=4, unique=True),
+    slices=st.lists(st.sampled_from([142, 428, 999]), max_size=2),
+)
 @settings(max_examples=200)
-def test_buckets_add_up_with_shares_in_any_division_of_time(holdings, edges):
+def test_buckets_add_up_with_shares_in_any_division_of_time(holdings, edges, slices):
     lives = {1: [BucketInterval(100, 600, Bucket.LOST_WORK)], 2: [BucketInterval(0, 333, Bucket.START_UP)]}
-    facts = LedgerInput(machines=[node(gpus=2, holdings=holdings)], lives=lives, waits=[WaitInterval(300, 700, 1)])
+    machine = node(gpus=2 + len(slices), slices=dict(enumerate(slices, 2)), holdings=holdings)
+    facts = LedgerInput(machines=[machine], lives=lives, waits=[WaitInterval(300, 700, 1)])
     divided = (0, *sorted(edges), 1000)
 
     whole = sum_by_key(ledger_entries(facts, (0, 1000)), lambda entry: entry.attempt)
     parts = sum_by_key(ledger_entries(facts, divided), lambda entry: entry.attempt)
 
-    assert sum(sum(sizes.values()) for sizes in whole.values()) == 2000
+    assert sum(sum(sizes.values()) for sizes in whole.values()) == 2000 + sum(slices)
     assert {key: +sizes for key, sizes in parts.items()} == {key: +sizes for key, sizes in whole.items()}

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 
+from scheduling.power.attempt_peaks import attempt_peaks
 from scheduling.power.energy import EnergySums, GpuHold, PowerSample, add_node, model_power_w
 
 HOUR = 3600
@@ -143,3 +144,14 @@ def test_shares_of_a_gpu_get_their_part_of_its_energy_and_the_rest_is_idle():
         2: (1250.0, 12.5),
         None: (3750.0, 37.5),
     }
+
+
+def test_mig_slice_counts_the_part_of_a_gpu_that_it_is():
+    """Its samples have its part of the power already."""
+    hold = GpuHold(attempt=1, gpu=0, start_s=0, end_s=100, part=0.25)
+    samples = [PowerSample(at_s=0, power_w=[50.0]), PowerSample(at_s=100, power_w=[50.0])]
+
+    (sums,) = energy(samples, [hold]).values()
+
+    assert (sums.power_j, sums.gpu_s) == (5000, 25)
+    assert attempt_peaks([(samples, [hold])]) == {1: 200.0}

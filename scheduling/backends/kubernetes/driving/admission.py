@@ -16,11 +16,12 @@ other people count, so what does not fit waits here, with a sentence, instead of
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jobs.core.gpu_shares import whole_gpus
 from jobs.core.lifecycle import NodeFlag
 
 from ..attempts import OLDEST, OwnAttempt, attempt_end
@@ -70,13 +71,32 @@ class DeleteOwner(Step):
     pass
 
 
+@dataclass(frozen=True, kw_only=True)
+class PodNeed:
+    """What a pod requests."""
+
+    gpus: int  # with MIG slices
+    cpus: float
+    memory_mb: int
+    mig_slices: Mapping[str, int]  # by profile
+
+    @classmethod
+    def of(cls, pod: Pod) -> PodNeed:
+        return cls(gpus=pod.gpus, cpus=pod.cpus, memory_mb=pod.memory_mb, mig_slices=pod.mig_slices)
+
+    @property
+    def whole_gpus(self) -> int:
+        return whole_gpus(self.gpus, self.mig_slices)
+
+
 class FreeCapacity:
     """What pods may still request on each node. Several threads may reserve it."""
 
     def __init__(self, nodes: Iterable[NodeReport], pods: Iterable[Pod]) -> None:
         self._lock = threading.Lock()
         self._nodes = {node.name: node for node in nodes}
-        self._gpus: dict[str, int] = defaultdict(int)
+        self._gpus: dict[str, int] = defaultdict(int)  # with MIG slices
+        self._slices: Counter[tuple[str, str]] = Counter()  # MIG slices by node and profile
         self._cpus: dict[str, float] = defaultdict(float)
         self._memory_mb: dict[str, int] = defaultdict(int)
         for pod in pods:
@@ -87,24 +107,27 @@ class FreeCapacity:
         other = FreeCapacity((), ())
         other._nodes = self._nodes
         other._gpus, other._cpus, other._memory_mb = self._gpus.copy(), self._cpus.copy(), self._memory_mb.copy()
+        other._slices = self._slices.copy()
         return other
 
     def take(self, pod: Pod, node: str) -> None:
-        self._take(node, pod.gpus, pod.cpus, pod.memory_mb)
+        self._take(node, PodNeed.of(pod))
 
-    def _take(self, node: str, gpus: int, cpus: float, memory_mb: int) -> None:
-        self._gpus[node] += gpus
-        self._cpus[node] += cpus
-        self._memory_mb[node] += memory_mb
+    def _take(self, node: str, need: PodNeed) -> None:
+        self._gpus[node] += need.gpus
+        self._cpus[node] += need.cpus
+        self._memory_mb[node] += need.memory_mb
+        for profile, count in need.mig_slices.items():
+            self._slices[node, profile] += count
 
-    def reserve(self, node: str, *, gpus: int, cpus: float, memory_mb: int) -> str:
+    def reserve(self, node: str, need: PodNeed) -> str:
         """Take this capacity for a pod that is about to be created, unless there is an obstacle, which is returned."""
         with self._lock:
-            if not (text := self.obstacle(node, gpus=gpus, cpus=cpus, memory_mb=memory_mb)):
-                self._take(node, gpus, cpus, memory_mb)
+            if not (text := self.obstacle(node, need)):
+                self._take(node, need)
             return text
 
-    def obstacle(self, node: str, *, gpus: int, cpus: float, memory_mb: int) -> str:
+    def obstacle(self, node: str, need: PodNeed) -> str:
         """Why a pod cannot start on this node now; empty if it can."""
         report = self._nodes.get(node)
         if report is None:
@@ -113,10 +136,16 @@ class FreeCapacity:
             return f"node {node} sleeps or wakes up"
         if not report.usable or NodeFlag.DRAIN in report.flags:
             return f"node {node} is not available: {report.reason}"
+        slices = {profile: self._slices[node, profile] for profile in {**report.mig_slices, **need.mig_slices}}
+        held_gpus = self._gpus[node] - sum(slices.values())
         for name, free, wanted in (
-            ("GPUs", report.gpus - self._gpus[node], gpus),
-            ("CPUs", report.cpus - self._cpus[node], cpus),
-            ("MB of memory", report.memory_mb - self._memory_mb[node], memory_mb),
+            ("GPUs", whole_gpus(report.gpus, report.mig_slices) - held_gpus, need.whole_gpus),
+            *(
+                (f"MIG slices {profile}", report.mig_slices.get(profile, 0) - slices[profile], count)
+                for profile, count in need.mig_slices.items()
+            ),
+            ("CPUs", report.cpus - self._cpus[node], need.cpus),
+            ("MB of memory", report.memory_mb - self._memory_mb[node], need.memory_mb),
         ):
             if wanted > free:
                 return f"node {node} has {max(free, 0):g} {name} free, and the pod requests {wanted:g}"
@@ -213,9 +242,7 @@ def obstacle(attempt: OwnAttempt, free: FreeCapacity) -> str:
     members = list(zip(attempt.members, attempt.plan.nodes, strict=True))
     if missing := sum(pod is None for pod, _ in members):
         return f"{missing} of {len(members)} pods do not exist yet"
-    obstacles = (
-        free.obstacle(node, gpus=pod.gpus, cpus=pod.cpus, memory_mb=pod.memory_mb) for pod, node in members if pod
-    )
+    obstacles = (free.obstacle(node, PodNeed.of(pod)) for pod, node in members if pod)
     return next(filter(None, obstacles), "")
 
 

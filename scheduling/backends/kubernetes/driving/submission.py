@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from jobs.core.gpu_shares import whole_gpus
+
 from ...base import BackendError, ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected, SubmitRequest
 from ...http_client import RequestDeadline
 from ..api_client import ApiClient
@@ -33,7 +35,7 @@ from ..pod_objects import (
     owner_object,
 )
 from ..pod_template import PodTemplate
-from .admission import FreeCapacity
+from .admission import FreeCapacity, PodNeed
 from .parallel import Call, ChainResult, ParallelCommands
 
 BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -135,10 +137,11 @@ def check_nodes(request: SubmitRequest, nodes: Mapping[str, NodeReport]) -> None
     for name in request.nodes:
         if name not in nodes:
             raise PlacementRejected(f"node {name} does not exist on the cluster")
-        if request.gpus_per_node > nodes[name].gpus:
-            raise PlacementRejected(
-                f"node {name} has {nodes[name].gpus} GPUs, and the job requests {request.gpus_per_node}"
-            )
+        gpus = whole_gpus(nodes[name].gpus, nodes[name].mig_slices)
+        if request.gpus_per_node > gpus:
+            raise PlacementRejected(f"node {name} has {gpus} GPUs, and the job requests {request.gpus_per_node}")
+        if request.mig_profile and request.mig_profile not in nodes[name].mig_slices:
+            raise PlacementRejected(f"node {name} has no MIG slices {request.mig_profile}")
 
 
 def with_plan(new: NewObject, request: SubmitRequest, free: FreeCapacity) -> NewObject:
@@ -160,12 +163,14 @@ def is_single_pod(new: NewObject) -> bool:
 
 
 def _obstacle(request: SubmitRequest, free: FreeCapacity) -> str:
-    needs = {
-        "gpus": request.gpus_per_node,
-        "cpus": request.cpus_per_node,
-        "memory_mb": request.memory_per_node_mb,
-    }
-    return free.reserve(request.nodes[0], **needs)
+    slices = {request.mig_profile: 1} if request.mig_profile else {}
+    need = PodNeed(
+        gpus=request.gpus_per_node + len(slices),
+        cpus=request.cpus_per_node,
+        memory_mb=request.memory_per_node_mb,
+        mig_slices=slices,
+    )
+    return free.reserve(request.nodes[0], need)
 
 
 def _created(server: str, collection: str, answer: Mapping[str, Any]) -> CreatedOwner:
