@@ -17,6 +17,7 @@ from jobs.core.gpu_shares import WHOLE_GPU, charged_milli
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import ANY_TIME, Standing
 from scheduling.engine.blockers import Blocker
+from scheduling.engine.gpu_speeds import GpuSpeeds
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.windows import NodeWindow
 
@@ -61,6 +62,8 @@ class ResourceRequest:
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
     runs_s: float = 0.0  # how long it holds the nodes; set if a maintenance is ahead (`windows`)
     watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
+    # How many times as long it runs on each model of `gpu_model` as on the first; empty if that is not known
+    slowdowns: tuple[float, ...] = ()
 
     @property
     def total_gpus(self) -> int:
@@ -147,6 +150,7 @@ class RunningJob:
     user: str = ""
     title: str = ""
     watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
+    slowdown: float = 1.0  # how many times as long it runs on its GPU model as on the first one that it requested
 
     @property
     def charged_milli(self) -> int:
@@ -186,6 +190,7 @@ class ClusterSnapshot:
     windows: tuple[NodeWindow, ...] = ()
     power: tuple[PowerBudget, ...] = ()
     history: SchedulingHistory | None = None  # None: nothing is known about the past
+    speeds: GpuSpeeds | None = None  # None: no waiting job names several GPU models
 
     @property
     def nodes_in_maintenance(self) -> tuple[NodeView, ...]:
@@ -218,6 +223,7 @@ class StartDecision:
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
     why: str
     gpu_milli: int = 0
+    slowdown: float = 1.0  # of the GPU model that it gets
 
 
 @dataclass(frozen=True, kw_only=True)

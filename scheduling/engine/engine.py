@@ -29,6 +29,7 @@ from scheduling.engine.placements.preferred_models import PreferredModels
 from scheduling.engine.resources import GpuPlacement, NodeResources, members
 from scheduling.engine.state.borrowers import Borrowers
 from scheduling.engine.state.maintenance import MaintenanceSchedule
+from scheduling.engine.state.model_choice import ModelWait, choose_models, slowdown_at
 from scheduling.engine.state.preemption_costs import PreemptionCosts
 from scheduling.engine.state.running_jobs import RunningJobs
 from scheduling.engine.state.turn_memory import ChangesSinceTurn, StandingReservation
@@ -101,6 +102,9 @@ class Engine:
         per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None and not resources.counts_power
         self.changes = ChangesSinceTurn(resources, per_node=per_node)
         self.reservation = StandingReservation()
+        self._chooses_models = False  # whether a request has several GPU models with known speeds
+        # Jobs that wait for a model which they prefer, although another one that they accept may be free
+        self.model_waits: dict[EngineJob, ModelWait] = {}
         self.started_jobs: list[EngineJob] = []
         self.stopped_jobs: list[EngineJob] = []
         if not rules.plans:  # a reservation names nodes, so placements must not move jobs there
@@ -119,6 +123,7 @@ class Engine:
         if (group := self.groups.get(key)) is None:
             if SEPARATOR in need.gpu_model and not isinstance(self.place, PreferredModels):
                 self.place = PreferredModels(self.place)
+            self._chooses_models |= len(need.slowdowns) > 1
             shape = self._shapes.setdefault(need, len(self._shapes))
             group = RequestGroup(need, self.resources.matching_nodes(need), owner, account, shape)
             self.groups[key] = group
@@ -180,7 +185,7 @@ class Engine:
                 self.changes.ends.append(job)
             self._release_gpus(job, now)
             if self._predictor:
-                self._predictor.learn(job, job.ran_s + now - job.began)
+                self._predictor.learn(job, job.worked_s + (now - job.began) / job.slowdown)
             self.rules.on_job_end(job, now)
 
     def node_down(self, number: int, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
@@ -231,7 +236,7 @@ class Engine:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
         self.running.remove_rank(job)
         job.attained += job.group.charged_gpus * (now - job.since)
-        job.remaining_s -= now - job.since
+        job.remaining_s -= (now - job.since) / job.slowdown
         job.since = now
         self.rules.on_rank_change(job, now)
         job.key = self.rules.rank(job, now)
@@ -247,6 +252,8 @@ class Engine:
             self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
+        if self._chooses_models:
+            self._choose_models(now)
         if self.borrowers.end_protections(now):
             self.changes.record_any_change(self.resources)
             self.reservation.drop()
@@ -257,6 +264,18 @@ class Engine:
             if self.arrivals and not self._start_single_arrival(now):
                 self._run_policy_turn(now)
         self.changes.clear()
+
+    @property
+    def chooses_models(self) -> bool:
+        """Whether turns need the running jobs, to predict when GPUs of each model come free."""
+        return self._chooses_models
+
+    def _choose_models(self, now: float) -> None:
+        """Let jobs wait for a model on which they end earlier than on one that is free. With memory, a job is looked
+        at once, when it arrives."""
+        self.model_waits = choose_models(self, now)
+        if self.maintenance.is_due(now):  # there are new groups
+            self._apply_maintenances(now)
 
     def _forget_last_turn(self) -> None:
         """Turn all waiting jobs into arrivals, as in an engine that was just built from a snapshot."""
@@ -302,6 +321,8 @@ class Engine:
         job.places = places
         job.since = job.began = now
         job.runs += 1
+        if job.group.need.slowdowns:
+            job.slowdown = slowdown_at(job.group.need, places, self.resources)
         if self.quota_usage:
             self.quota_usage.add(job.group.owner, job.group.charged_milli, 1)
         if traits.ranks:
@@ -320,9 +341,10 @@ class Engine:
         costs = self.preemption_costs
         job.attained += job.group.charged_gpus * (now - job.since)
         job.ran_s += now - job.began
-        job.remaining_s -= now - job.since
+        job.worked_s += (now - job.began) / job.slowdown
+        job.remaining_s -= (now - job.since) / job.slowdown
         if cost_s is None and costs.checkpoint_s:  # an explicit cost already includes the lost work
-            job.remaining_s += costs.unsaved_work_s(job, now)
+            job.remaining_s += costs.unsaved_work_s(job, now) / job.slowdown
         if cost_s := cost_s or costs.fixed_s:
             job.remaining_s += cost_s(job)
         self._release_gpus(job, now)

@@ -30,6 +30,7 @@ class RequestGroup:
         "owner",
         "queue",
         "shape",
+        "wider",
     )
 
     def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
@@ -49,6 +50,8 @@ class RequestGroup:
         self.shape = shape  # equal requests share it: if one does not fit, none does
         self.account = account  # the unit of comparison where shares decide
         self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
+        # The group of the whole request, if this one has only some of its GPU models (`state/model_choice`)
+        self.wider: RequestGroup | None = None
         # A cache of `turns/easy`: the reservation for which no job in this queue is short enough to pass
         self.no_backfill_under: object = None
 
@@ -80,10 +83,12 @@ class EngineJob:
         "saves_first",
         "similar",
         "since",
+        "slowdown",
         "stopping",
         "submitted",
         "submitted_band",
         "user",
+        "worked_s",
     )
 
     def __init__(
@@ -116,6 +121,8 @@ class EngineJob:
         self.attained = 0.0  # GPU-seconds up to `since`
         self.since = 0.0  # work before this time is counted in `attained` and subtracted from `remaining_s`
         self.began = 0.0  # start of the current run
+        self.slowdown = 1.0  # of the GPU model that it holds or held last: the time for which it does a second's work
+        self.worked_s = 0.0  # as `ran_s`, in seconds on the first GPU model that it requests
         self.ran_s = 0.0  # earlier runs; a turn may stop a job and restart it elsewhere at the same moment
         self.runs = 0
         self.places: GpuPlacement | None = None  # set while it runs

@@ -15,7 +15,7 @@ from itertools import islice
 from jobs.core.gpu_models import accepts_model, gpu_models, models_text
 from jobs.core.gpu_shares import WHOLE_GPU, format_gpus
 from jobs.core.slurm_notation import format_count, format_duration, format_memory
-from scheduling.engine.blockers import CanSeeTeam, job_label
+from scheduling.engine.blockers import CanSeeTeam, approximate_duration, job_label
 from scheduling.engine.changes import (
     HARDWARE_COST,
     OPERATOR_COST,
@@ -325,11 +325,3 @@ def _resized(need: ResourceRequest, **size: int) -> ResourceRequest:
     """The request with fewer nodes or GPUs, and with as much less power."""
     smaller = replace(need, **size)  # type: ignore[arg-type]
     return replace(smaller, watts=-(-need.watts * smaller.total_gpus // max(1, need.total_gpus)))
-
-
-def approximate_duration(seconds: float) -> str:
-    """A rounded duration such as `about 2 h`."""
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (size < 86_400 and seconds >= size):
-            return f"about {round(seconds / size)} {unit}"
-    return "a moment"

@@ -141,6 +141,27 @@ def test_power_budgets_are_set_listed_and_removed(cluster):
     assert list(Cluster.objects.get().power_budgets.values_list("limit_w", flat=True)) == [45_500]
 
 
+def test_speeds_of_gpu_models_are_set_listed_and_removed(cluster):
+    models = Node.objects.order_by("pk")
+    Node.objects.filter(pk=models[0].pk).update(gpu_model="h100")
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "2.2").stdout == "llama-* on h100: 2.2.\n"
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "3").stdout == "llama-* on h100: 3.\n"
+
+    header, row = cluster("gpu-speeds", "seren").stdout.splitlines()
+    assert (header.split(), row.split()) == (["JOB", "NAME", "GPU", "MODEL", "SPEED"], ["llama-*", "h100", "3"])
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "--remove").stdout == "llama-* on h100: removed.\n"
+    assert not Cluster.objects.get().gpu_speeds.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("a", "h100", "2", "--remove"), ("a", "--remove"), ("a", "h100", "--remove")],
+    ids=["both", "no model", "nothing to remove"],
+)
+def test_wrong_use_of_speeds_is_refused(cluster, words):
+    assert cluster("gpu-speeds", "seren", *words).exit_code == 2
+
+
 @pytest.mark.parametrize(
     "words",
     [("--kw", "9", "--remove"), ("--rack", "a", "--leaf", "b"), ("--pod", "p", "--remove"), ("--caps", "observe")],

@@ -1,0 +1,1 @@
+"""GPU models on live clusters: speeds and quotas."""
