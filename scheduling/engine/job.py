@@ -30,7 +30,6 @@ class RequestGroup:
         "owner",
         "queue",
         "shape",
-        "wider",
     )
 
     def __init__(self, need: ResourceRequest, matching_nodes: NodeSet, owner: Any, account: object, shape: int) -> None:
@@ -50,8 +49,6 @@ class RequestGroup:
         self.shape = shape  # equal requests share it: if one does not fit, none does
         self.account = account  # the unit of comparison where shares decide
         self.queue: Any = []  # a heap of QueueEntry; an OrderedJobQueue for turns with reservations
-        # The group of the whole request, if this one has only some of its GPU models (`state/model_choice`)
-        self.wider: RequestGroup | None = None
         # A cache of `turns/easy`: the reservation for which no job in this queue is short enough to pass
         self.no_backfill_under: object = None
 
@@ -88,6 +85,7 @@ class EngineJob:
         "submitted",
         "submitted_band",
         "user",
+        "wider_group",
         "worked_s",
     )
 
@@ -106,6 +104,8 @@ class EngineJob:
     ) -> None:
         self.number = number  # the order of submission, which breaks ties
         self.group = group
+        # That of the whole request, if `group` has only some of its GPU models (`state/model_choice`)
+        self.wider_group: RequestGroup | None = None
         self.submitted = submitted
         self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
         self.expected_s = expected_s  # what reservations rely on: the limit, or the true run time in a replay

@@ -54,7 +54,8 @@ def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
     """Let the arrivals request only the models worth taking now. Return the jobs that wait because of that."""
     for entry in engine.arrivals:
         job = entry[3]
-        job.group = job.group.wider or job.group
+        if job.wider_group:
+            job.group, job.wider_group = job.wider_group, None
     first = engine.arrivals[:MAX_JOBS]
     if not any(len(entry[3].group.need.slowdowns) > 1 for entry in first):
         return {}
@@ -70,6 +71,7 @@ def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
         if len(options) > 1:
             kept = _worth_taking(options)
             if len(kept) < len(options):
+                job.wider_group = job.group
                 job.group = _narrow_group(engine, job.group, [option.model for option in kept])
                 if wait := _wait(options, kept, now):
                     waits[job] = wait
@@ -117,9 +119,7 @@ def _narrow_group(engine: Engine, group: RequestGroup, models: Sequence[str]) ->
     need = group.need
     slowdowns = dict(zip(gpu_models(need.gpu_model), need.slowdowns, strict=True))
     narrow = replace(need, gpu_model=SEPARATOR.join(models), slowdowns=tuple(slowdowns[model] for model in models))
-    narrowed = engine.request_group(narrow, group.owner, group.account)
-    narrowed.wider = group
-    return narrowed
+    return engine.request_group(narrow, group.owner, group.account)
 
 
 class _ExpectedGpus:
