@@ -23,6 +23,7 @@ from scheduling.engine.policies import (
     policy_rules,
     rules_factory,
 )
+from scheduling.replay.gpu_types import InvalidGpuTypes, ReplayGpuTypes, parse_gpu_types
 from scheduling.replay.job_profiles import InvalidProfiles, ProfileTable, Row, pairs_from_rows, profiles_from_rows
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
 from scheduling.replay.power_setting import PowerSetting
@@ -113,6 +114,7 @@ def replay_setting(
     quotas: Sequence[QuotaView] = (),
     power: PowerSetting | None = None,
     profiles: ProfileTable | None = None,
+    gpu_types: ReplayGpuTypes | None = None,
 ) -> ReplaySetting:
     """Check all settings together. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
@@ -159,8 +161,10 @@ def replay_setting(
         load=load,
         power=power,
         profiles=profiles,
+        gpu_types=gpu_types,
     )
     _check_power(setting)
+    _check_gpu_types(setting)
     return setting
 
 
@@ -182,6 +186,34 @@ def _check_power(setting: ReplaySetting) -> None:
     if power.budget_kw <= idle_kw:
         why = f"{power.budget_kw:g} is not above the {idle_kw:,.0f} kW that the nodes draw when they are idle"
         raise InvalidReplaySetting("power_budget_kw", why)
+
+
+def gpu_types(text: str | None, requested: str, rows: Sequence[Row]) -> ReplayGpuTypes | None:
+    """The GPU models of a replay; None if all GPUs are equal. Raises `InvalidReplaySetting`."""
+    if not text:
+        for name, used in (("gpu_model", requested), ("gpu_speeds", rows)):
+            if used:
+                raise InvalidReplaySetting(name, "needs gpu_types, the number of nodes of each GPU model")
+        return None
+    try:
+        return parse_gpu_types(text, requested, rows)
+    except InvalidGpuTypes as error:
+        raise InvalidReplaySetting(error.field, error.why) from None
+
+
+def _check_gpu_types(setting: ReplaySetting) -> None:
+    """Reject what does not know GPU models."""
+    types = setting.gpu_types
+    if types is None:
+        return
+    if (nodes := len(types.node_models)) != setting.nodes:
+        raise InvalidReplaySetting("gpu_types", f"{nodes} nodes have a model, of {setting.nodes}")
+    used = {"vcs": setting.pools, "faults": setting.faults, "profiles": setting.profiles}
+    used |= {_power_field(setting.power): setting.power, "checkpoint_s": setting.checkpoint_s}
+    if name := next((name for name, value in used.items() if value), None):
+        raise InvalidReplaySetting(name, "cannot be combined with gpu_types")
+    if setting.placement in ("count", "tune"):
+        raise InvalidReplaySetting("placement", f"{setting.placement} does not know GPU models")
 
 
 def _power_field(power: PowerSetting | None) -> str:

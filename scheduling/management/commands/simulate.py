@@ -5,6 +5,7 @@ manage.py simulate trace.csv.gz --policy easy,my_module:MyPolicy --nodes 80
 manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json report.json
 manage.py simulate acme:seren --jobs 20000 --policy fifo,easy --power-budget-kw 1400 --price-per-kwh 0.2 --sleep
 manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live.json
+manage.py simulate trace.csv.gz --policy easy --nodes 12 --gpu-types h100=4,a100=8 --gpu-speeds speeds.csv
 """
 
 from __future__ import annotations
@@ -72,6 +73,22 @@ class Command(BaseCommand):
         add("--nodes-per-leaf", type=int, default=0, help="nodes per leaf switch (default: all nodes on one switch)")
         add("--cpus-per-node", type=int, default=0, help="CPUs per node (default: CPUs are not counted)")
         add("--memory-per-node-mb", type=int, default=0, help="memory per node (default: memory is not counted)")
+        add(
+            "--gpu-types",
+            metavar="MODEL=NODES,…",
+            help="GPU models and their numbers of nodes, such as h100=4,a100=8 (default: all GPUs are equal)",
+        )
+        add(
+            "--gpu-model",
+            default="",
+            metavar="MODEL|MODEL",
+            help="models that jobs accept, in order of preference; run times are those on the first (default: all)",
+        )
+        add(
+            "--gpu-speeds",
+            metavar="FILE",
+            help="CSV pattern,gpu_model,speed: how fast jobs are on each model, by the name of the job",
+        )
         add(
             "--vcs",
             metavar="FILE",
@@ -290,6 +307,9 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
             profiles=_rows("profiles", options["profiles"]),
             pair_speeds=_rows("pair_speeds", options["pair_speeds"]),
             draw_profiles=options["draw_profiles"],
+        ),
+        gpu_types=requests.gpu_types(
+            options["gpu_types"], options["gpu_model"], _rows("gpu_speeds", options["gpu_speeds"])
         ),
         **{name: options[name] for name in same},
     )
