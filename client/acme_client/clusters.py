@@ -55,6 +55,14 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("MEASURED KW", lambda row: _kw_text(row["measured_kw"])),
     ("CAPS", lambda row: row["cap_mode"]),
 ]
+QUOTA_COLUMNS: list[table.TableColumn] = [
+    ("TEAM", lambda row: row["team"]),
+    ("KIND", lambda row: row["kind"] or "-"),
+    ("GPU MODEL", lambda row: row["gpu_model"] or "-"),
+    ("GPUS", lambda row: row["gpus"]),
+    ("USED", lambda row: f"{row['used']:g}"),
+    ("LEFT", lambda row: f"{row['remaining']:g}"),
+]
 SPEED_COLUMNS: list[table.TableColumn] = [
     ("JOB NAME", lambda row: row["pattern"]),
     ("GPU MODEL", lambda row: row["gpu_model"]),
@@ -304,6 +312,20 @@ def _remove_budget(client: Acme, path: str, found: dict[str, Any] | None, body: 
     if found is None:
         exit_with_usage_error("There is no such power budget.")
     client.post(f"{path}{found['id']}/remove/", body)
+
+
+@app.command(name="quotas")
+def quotas(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
+    team: Annotated[str, typer.Option("--team", help="Only this team.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Only quotas for this GPU model.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the quotas of your teams on a cluster, with their use."""
+    given = {"cluster": name, "team": team, "gpu_model": model}
+    query = {field: value for field, value in given.items() if value}
+    print_rows(QUOTA_COLUMNS, list(client_from_context(ctx).pages("quotas/", query, 10_000)), output)
 
 
 @app.command(name="gpu-speeds")

@@ -84,7 +84,13 @@ class VirtualCluster:
         self._job_rows: dict[int, int] = {}  # by job id
         by_name = dict(zip(accounts.words, self._teams, strict=True))
         Quota.objects.bulk_create(
-            Quota(cluster=self.cluster, team=by_name[quota.team], kind=quota.kind or "", gpus=quota.gpus)
+            Quota(
+                cluster=self.cluster,
+                team=by_name[quota.team],
+                kind=quota.kind or "",
+                gpu_model=quota.gpu_model,
+                gpus=quota.gpus,
+            )
             for quota in setting.quotas
             if quota.team in by_name
         )

@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from jobs.core.gpu_models import SEPARATOR
+from jobs.core.gpu_models import SEPARATOR, accepts_model
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
+from scheduling.engine.gpu_accounts import QUOTA_REASON, QuotaRefusal, QuotaUsage
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
 from scheduling.engine.placements.preferred_models import PreferredModels
-from scheduling.engine.resources import GpuPlacement, NodeResources, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 from scheduling.engine.state.borrowers import Borrowers
 from scheduling.engine.state.maintenance import MaintenanceSchedule
 from scheduling.engine.state.model_choice import ModelWait, choose_models, slowdown_at
@@ -92,7 +92,8 @@ class Engine:
         self._requeues = requeues
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
-        self._shapes: dict[ResourceRequest, int] = {}
+        self._shapes: dict[tuple[ResourceRequest, object], int] = {}
+        self._limited_groups: dict[str, list[RequestGroup]] = {}  # those whose team has a quota for a GPU model
         self.arrivals: list[QueueEntry] = []  # submitted jobs that are not in a queue yet
         self.queue: list[QueueEntry] = []  # a heap; for rules with a single queue
         self.waiting_groups: dict[RequestGroup, None] = {}
@@ -102,6 +103,8 @@ class Engine:
         per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None and not resources.counts_power
         self.changes = ChangesSinceTurn(resources, per_node=per_node)
         self.reservation = StandingReservation()
+        self._now = 0.0  # of the present turn
+        self._all_nodes: NodeSet = (1 << len(resources.nodes)) - 1
         self._chooses_models = False  # whether a request has several GPU models with known speeds
         # Jobs that wait for a model which they prefer, although another one that they accept may be free
         self.model_waits: dict[EngineJob, ModelWait] = {}
@@ -124,9 +127,15 @@ class Engine:
             if SEPARATOR in need.gpu_model and not isinstance(self.place, PreferredModels):
                 self.place = PreferredModels(self.place)
             self._chooses_models |= len(need.slowdowns) > 1
-            shape = self._shapes.setdefault(need, len(self._shapes))
+            limited = self.quota_usage is not None and self.quota_usage.limits_models(owner)
+            # Teams may start on other nodes than others because of their quotas
+            apart = (owner.team, owner.kind, owner.preemptible) if limited else None
+            shape = self._shapes.setdefault((need, apart), len(self._shapes))
             group = RequestGroup(need, self.resources.matching_nodes(need), owner, account, shape)
             self.groups[key] = group
+            if limited:
+                self._limited_groups.setdefault(owner.team, []).append(group)
+                self._bar_full_models(group)
             if self._traits.plans:
                 group.queue = OrderedJobQueue()
             if self.maintenance.periods:
@@ -248,6 +257,7 @@ class Engine:
         them.
         """
         self.borrowers.prices = None
+        self._now = now
         if not self._keeps_memory:
             self._forget_last_turn()
         if self.maintenance.is_due(now):
@@ -324,7 +334,7 @@ class Engine:
         if job.group.need.slowdowns:
             job.slowdown = slowdown_at(job.group.need, places, self.resources)
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.charged_milli, 1)
+            self._count_for_quota(job.group, places, 1)
         if traits.ranks:
             job.key = self.rules.rank(job, now)
         self.running.add(job)
@@ -362,7 +372,7 @@ class Engine:
         """Take the place of a job that is to start in a later turn (-1), or give it back (1)."""
         self.resources.move(places, group.need, sign)
         if self.quota_usage:
-            self.quota_usage.add(group.owner, group.charged_milli, -sign)
+            self._count_for_quota(group, places, -sign)
 
     def withdraw_start(self, job: EngineJob, now: float) -> None:
         """Undo a start of this turn: the job waits again, as if it had never started."""
@@ -374,7 +384,7 @@ class Engine:
         """Release the resources of a job that stops or ends, and update every index."""
         self.running.remove(job)
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.charged_milli, -1)
+            self._count_for_quota(job.group, job.places or (), -1)
         if self._traits.queues_by_account:
             self.rules.on_job_release(job, now)
         if self._traits.claims:
@@ -387,6 +397,32 @@ class Engine:
         self.resources.move(job.places, job.group.need, 1)
         self.changes.record_release(job.places, self.resources)
 
+    def _count_for_quota(self, group: RequestGroup, places: GpuPlacement, sign: int) -> None:
+        """Count a job that took these places (1) or gave them back (-1)."""
+        usage = self.quota_usage
+        assert usage is not None
+        if not usage.limits_models(group.owner):
+            usage.add(group.owner, group.charged_milli, sign)
+            return
+        model = self.resources.nodes[places[0][0]].gpu_model if places else ""
+        usage.add(group.owner, group.charged_milli, sign, model)
+        for limited in self._limited_groups[group.owner.team]:
+            self._bar_full_models(limited)
+
+    def _bar_full_models(self, group: RequestGroup) -> None:
+        """Bar the group from GPU models of which the quota of its team is used up."""
+        barred = self.barred_nodes(group.owner, group.charged_milli)
+        if barred != group.barred_nodes:
+            group.barred_nodes = barred
+            group.eligible_nodes = self.maintenance.eligible_nodes(group, self._now)
+
+    def barred_nodes(self, owner: Any, milli: int) -> NodeSet:
+        """The nodes with GPU models of which the owner may not hold this much more."""
+        if self.quota_usage is None or not self.quota_usage.limits_models(owner):
+            return 0
+        models = self.quota_usage.full_models(owner, milli)
+        return sum(self.resources.matching_nodes(ResourceRequest(gpu_model=model)) for model in set(models))
+
     def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""
         return self.quota_usage is not None and self.quota_refusal(group) is not None
@@ -395,7 +431,22 @@ class Engine:
         """Why a quota keeps the jobs of this group from starting; None if no quota does."""
         if not self.quota_usage:
             return None
-        return self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
+        refusal = self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
+        if refusal is None and group.barred_nodes and not group.matching_nodes & self._all_nodes & ~group.barred_nodes:
+            return QuotaRefusal(reason=QUOTA_REASON, why=self.full_model_texts(group)[0])
+        return refusal
+
+    def full_model_texts(self, group: RequestGroup) -> list[str]:
+        """A sentence for each GPU model that the group accepts and that quotas keep it from."""
+        usage, requested = self.quota_usage, group.need.gpu_model
+        if usage is None or not group.barred_nodes:
+            return []
+        models = dict.fromkeys(usage.full_models(group.owner, group.charged_milli))
+        return [
+            usage.model_refusal(group.owner, group.charged_milli, model)
+            for model in models
+            if accepts_model(requested, model)
+        ]
 
     def groups_to_try(self) -> list[RequestGroup]:
         """Groups whose first job may fit although it did not in the last turn, for turns that try the first of each

@@ -18,7 +18,7 @@ from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, approximate_duration, capitalize_first, job_label
 from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine
-from scheduling.engine.gpu_accounts import QuotaRefusal
+from scheduling.engine.gpu_accounts import QUOTA_REASON, QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.power_areas import PowerAreas, watts_per_node
 from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet
@@ -112,6 +112,12 @@ class WaitExplainer:
             yield priority
             if resources:
                 yield resources
+            return
+        if resources and (full := self._engine.full_model_texts(group)):
+            yield from (Blocker(kind=BlockerKind.QUOTA, reason=QUOTA_REASON, why=why) for why in full)
+            yield resources
+            if priority:
+                yield priority
             return
         resources = resources or self._policy_blocker(group)
         if not priority or maintenance:
@@ -301,7 +307,8 @@ def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tupl
     if len(models) < 2:
         return [("", group.eligible_nodes)]
     requests = [(model, replace(group.need, gpu_model=model)) for model in models]
-    return [(model, resources.matching_nodes(request) & group.eligible_nodes) for model, request in requests]
+    found = [(model, resources.matching_nodes(request) & group.eligible_nodes) for model, request in requests]
+    return [entry for entry in found if entry[1]] or found if group.barred_nodes else found
 
 
 def _free_text(resources: NodeResources, need: ResourceRequest, model: str, among: NodeSet) -> str:

@@ -18,6 +18,7 @@ class RequestGroup:
 
     __slots__ = (
         "account",
+        "barred_nodes",
         "borrows",
         "charged_gpus",
         "charged_milli",
@@ -42,6 +43,7 @@ class RequestGroup:
         self.min_node_gpus = min(need.gpus, need.rest) if need.rest else need.gpus
         self.matching_nodes = matching_nodes  # nodes with the requested hardware
         self.eligible_nodes = matching_nodes  # those of them on which it may start now
+        self.barred_nodes: NodeSet = 0  # those with a GPU model of which the quota of its team is used up
         self.owner = owner
         # Whether its jobs use GPUs that owners leave idle, and owners may preempt them. Shares are never preempted: the
         # GPU would be of no use to others until its last share ends

@@ -118,7 +118,9 @@ class SnapshotEngine:
         if self.boots:
             placement = awake_first(placement, sum(1 << number for number in self.boots))
         limited = snapshot.quotas or any(job.array_limit is not None for job in snapshot.waiting)
-        quota_usage = QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves) if limited else None
+        quota_usage = (
+            QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves, snapshot.gpu_model) if limited else None
+        )
         self.engine = Engine(
             _resources(snapshot, self._nodes),
             rules,

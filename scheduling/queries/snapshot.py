@@ -500,4 +500,5 @@ def _preemption_facts(attempt: AttemptUsage | None, preempted_at: tuple[datetime
 
 def _quotas(cluster: Cluster) -> Iterable[QuotaView]:
     for quota in Quota.objects.filter(cluster=cluster).select_related("team"):
-        yield QuotaView(team=quota.team.name, kind=JobKind(quota.kind) if quota.kind else None, gpus=quota.gpus)
+        kind = JobKind(quota.kind) if quota.kind else None
+        yield QuotaView(team=quota.team.name, kind=kind, gpus=quota.gpus, gpu_model=quota.gpu_model)

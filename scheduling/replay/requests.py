@@ -202,13 +202,16 @@ def gpu_types(text: str | None, requested: str, rows: Sequence[Row]) -> ReplayGp
 
 
 def _check_gpu_types(setting: ReplaySetting) -> None:
-    """Reject what does not know GPU models."""
+    """Reject what does not know GPU models, and quotas for unknown ones."""
     types = setting.gpu_types
+    known = {model for model, _ in types.nodes} if types else set()
+    if unknown := next((quota.gpu_model for quota in setting.quotas if quota.gpu_model not in {"", *known}), None):
+        raise InvalidReplaySetting("quota", f"no node has {unknown[:40]!r}; gpu_types names the models of the nodes")
     if types is None:
         return
     if (nodes := len(types.node_models)) != setting.nodes:
         raise InvalidReplaySetting("gpu_types", f"{nodes} nodes have a model, of {setting.nodes}")
-    used = {"vcs": setting.pools, "faults": setting.faults, "profiles": setting.profiles}
+    used: dict[str, object] = {"vcs": setting.pools, "faults": setting.faults, "profiles": setting.profiles}
     used |= {_power_field(setting.power): setting.power, "checkpoint_s": setting.checkpoint_s}
     if name := next((name for name, value in used.items() if value), None):
         raise InvalidReplaySetting(name, "cannot be combined with gpu_types")
@@ -320,8 +323,8 @@ def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
 
 
 def parse_quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[QuotaView]:
-    """Parse a CSV table `team,kind,gpus`; an empty kind applies to all jobs of the team. `teams` are those in the
-    trace.
+    """Parse a CSV table `team,kind,gpus`, with an optional column `gpu_model`; an empty kind or model applies to all.
+    `teams` are those in the trace.
     """
     rows = csv.DictReader(lines)
     if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
@@ -353,19 +356,19 @@ def _unknown_team_text(quota: QuotaView) -> str:
 def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:
     """Quotas by their position."""
     quotas: dict[str, QuotaView] = {}
-    seen_keys: set[tuple[str, str]] = set()
+    seen_keys: set[tuple[str, str, str]] = set()
     for where, row in rows:
-        team, kind, gpus = (
-            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus")
+        team, kind, gpus, model = (
+            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus", "gpu_model")
         )
         if kind and kind not in list(JobKind):
             raise InvalidReplaySetting("quota", f"{where}: {kind[:40]} is not one of {', '.join(JobKind)}")
         if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
             raise InvalidReplaySetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
-        if (team, kind) in seen_keys:
+        if (team, kind, model) in seen_keys:
             raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is a duplicate entry")
-        seen_keys.add((team, kind))
-        quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus))
+        seen_keys.add((team, kind, model))
+        quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus), gpu_model=model)
     if not quotas:
         raise InvalidReplaySetting("quota", "contains no team")
     return quotas

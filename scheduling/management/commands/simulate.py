@@ -111,7 +111,7 @@ class Command(BaseCommand):
             metavar="KINDS",
             help="acme: preemptible kinds that may borrow, separated by commas (evaluation); '' for none",
         )
-        add("--quota", metavar="FILE", help="CSV team,kind,gpus: quotas of teams; an empty kind means all kinds")
+        add("--quota", metavar="FILE", help="CSV team,kind,gpus[,gpu_model]: quotas of teams; empty means all")
         add("--policy-settings", metavar="JSON", help='settings by policy: \'{"acme": {"order": "sjf"}}\'')
         add("--noise", default="none", help="error of run time estimates: none, helios, or a log-normal's sigma")
         add(

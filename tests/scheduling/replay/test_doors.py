@@ -259,3 +259,24 @@ def test_doors_agree_on_jobs_that_choose_a_gpu_model(policy, given_settings):
     assert live == replayed
     assert {start.row for start in live} == set(range(len(trace)))
     assert live != list(run_policy(replayable_rows(trace, setting), policy, without_speeds).starts)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("given_settings", [{}, {"backfill": "conservative"}, {"order": "fair"}])
+def test_doors_agree_on_quotas_for_gpu_models(given_settings):
+    trace = trace_as_live(trace_of_types(7), SETTING.gpus_per_node)
+    trace = dataclasses.replace(trace, pools=trace.users)
+    quotas = (
+        QuotaView(team="p", kind=None, gpus=4, gpu_model="a100"),
+        QuotaView(team="q", kind=JobKind.PRETRAIN, gpus=2, gpu_model="h100"),
+    )
+    setting = dataclasses.replace(
+        SETTING, gpu_types=GPU_TYPES, best_effort=(), quotas=quotas, policy_settings=given_settings
+    )
+
+    live, replayed = both_doors(trace, "acme", setting)
+
+    assert live == replayed
+    assert live != list(
+        run_policy(replayable_rows(trace, setting), "acme", dataclasses.replace(setting, quotas=())).starts
+    )
