@@ -83,7 +83,7 @@ class Engine:
         self.quota_usage = quota_usage
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
         # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
-        self._keeps_memory = keeps_memory
+        self.keeps_memory = keeps_memory
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
         self.claims_by_rank = claims_by_rank
@@ -244,7 +244,7 @@ class Engine:
     def level_changed(self, job: EngineJob, now: float) -> None:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
         self.running.remove_rank(job)
-        job.attained += job.group.charged_gpus * (now - job.since)
+        job.attained += self.rules.service(job, now - job.since)
         job.remaining_s -= (now - job.since) / job.slowdown
         job.since = now
         self.rules.on_rank_change(job, now)
@@ -258,7 +258,7 @@ class Engine:
         """
         self.borrowers.prices = None
         self._now = now
-        if not self._keeps_memory:
+        if not self.keeps_memory:
             self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
@@ -349,7 +349,7 @@ class Engine:
         time.
         """
         costs = self.preemption_costs
-        job.attained += job.group.charged_gpus * (now - job.since)
+        job.attained += self.rules.service(job, now - job.since)
         job.ran_s += now - job.began
         job.worked_s += (now - job.began) / job.slowdown
         job.remaining_s -= (now - job.since) / job.slowdown

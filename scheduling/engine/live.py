@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -104,7 +104,9 @@ class SnapshotEngine:
         self._adopted: dict[int, RunningJob] = {}
         self._history = snapshot.history
         self._uses_trees = rules.uses_trees
+        self._attained: Mapping[int, float] = {}
         if snapshot.history:
+            self._attained = snapshot.history.weighed if rules.weighs_service else snapshot.history.attained
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
         self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
@@ -170,7 +172,7 @@ class SnapshotEngine:
         if waiting.deadline_at:
             job.deadline = _timestamp(waiting.deadline_at)
         if history := self._history:
-            job.attained = history.attained.get(waiting.id, 0.0)
+            job.attained = self._attained.get(waiting.id, 0.0)
             job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
             self.engine.rules.restore(job)
         return job
@@ -270,13 +272,13 @@ class SnapshotEngine:
             began = _timestamp(held.started_at or self._now)
             limit = _limit_seconds(held.time_limit)
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
+            job.slowdown = held.slowdown
             if held.deadline_at:
                 job.deadline = _timestamp(held.deadline_at)
             if self._history:
-                job.attained = self._history.attained.get(held.id, 0.0)
+                job.attained = self._attained.get(held.id, 0.0)
                 job.predicted_s = min(self._history.prediction_s(held.id, trees=self._uses_trees), limit)
                 self.engine.rules.restore(job)
-            job.slowdown = held.slowdown
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
             _set_contract(job, held)
             self._adopted[number] = held

@@ -18,6 +18,7 @@ from jobs.traces.trace import Trace
 from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
 from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
+from scheduling.engine.rules import whole_second
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
@@ -113,7 +114,7 @@ class _Drive:
     def _plan_end(self, started: StartedAttempt, now: float) -> None:
         self._sequence += 1
         self._running[started.pk] = started.row, now, started.slowdown
-        end = now + self._left_s[started.row] * started.slowdown
+        end = whole_second(now + self._left_s[started.row] * started.slowdown)
         heappush(self._ends, (end, self._sequence, started.pk))
 
 

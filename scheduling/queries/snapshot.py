@@ -100,6 +100,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     predictions = StoredPredictions()
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
     waiting = tuple(_waiting(cluster, teams, predictions, needs))
+    attained, weighed = history.attained_service(cluster)
     picture = ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
@@ -112,7 +113,8 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         history=SchedulingHistory(
             half_life_s=half_life_s(cluster),
             usage=history.account_usage(cluster, now),
-            attained=history.attained_service(cluster),
+            attained=attained,
+            weighed=weighed,
             predicted_s=predictions.rolling_s,
             trees_s=predictions.trees_s,
         ),

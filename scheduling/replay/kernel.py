@@ -281,12 +281,18 @@ class _Replay:
                     self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
-                self._agenda.plan(now + job.remaining_s * job.slowdown, JOB_END, job, job.runs)
+                self._agenda.plan(self._planned_end(job, now), JOB_END, job, job.runs)
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()
         if self._packing and self._packing.moved_ends:
             self._plan_moved_ends(self._packing)
+
+    def _planned_end(self, job: EngineJob, now: float) -> float:
+        """When a job ends that starts now, on its GPU model. In whole seconds if every turn starts anew, as for the
+        rows of a live cluster."""
+        end = now + job.remaining_s * job.slowdown
+        return end if self._engine.keeps_memory else whole_second(end)
 
     def _plan_moved_ends(self, packing: PackingEngine) -> None:
         """Plan the ends of jobs whose speed has changed. An end that was planned before and comes earlier is ignored,

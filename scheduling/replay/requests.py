@@ -284,6 +284,15 @@ def check_packing_policies(names: Sequence[str], setting: ReplaySetting) -> None
             raise InvalidReplaySetting(field, f"cannot be combined with {packing}")
 
 
+def check_speed_policies(names: Sequence[str], setting: ReplaySetting) -> None:
+    """Reject policies that weigh service by GPU model without speeds on several models."""
+    weighing = ", ".join(name for name in names if policy_rules(name).weighs_service)
+    types = setting.gpu_types
+    if weighing and not (types and any(types.slowdowns(row.pattern) for row in types.speeds)):
+        why = f"{weighing} needs the speeds of jobs on several GPU models: gpu_types and gpu_speeds"
+        raise InvalidReplaySetting("policy", why)
+
+
 def check_profiled_jobs(setting: ReplaySetting, trace: Trace) -> None:
     """Reject profiles that no job of the trace has."""
     if setting.profiles and not setting.profiles.profiled_jobs(trace):

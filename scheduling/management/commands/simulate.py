@@ -162,6 +162,7 @@ class Command(BaseCommand):
             setting = _replay_setting(nodes, options, _quotas(options["quota"], policies, history))
             requests.check_power_policies(policies, setting)
             requests.check_packing_policies(policies, setting)
+            requests.check_speed_policies(policies, setting)
             requests.check_profiled_jobs(setting, history)
             special = requests.parse_policy_settings(options["policy_settings"] or "{}", policies)
             if options["plots"]:

@@ -15,12 +15,16 @@ from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Event, Job, Node, Progress, clock
 from scheduling.actions import gpu_speeds as speed_actions
+from scheduling.actions.policies import check_for_cluster
+from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.gpu_speeds import SpeedScope
 from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import GpuSpeed, LearnedRunTime
-from scheduling.queries import gpu_speeds, snapshot
+from scheduling.models.measured_speeds import measure_speeds
+from scheduling.queries import snapshot
 from tests import make
 from tests.jobs.api import api_make
 from tests.jobs.api.api_make import Caller
@@ -72,19 +76,19 @@ def test_speed_is_the_median_of_attempts_with_the_same_name_user_and_gpus(seren)
     attempt_with_steps("llama", "seren-003", steps_per_s=1.0)
     attempt_with_steps("other", "seren-004", steps_per_s=7.0)
 
-    measured = gpu_speeds.measure_speeds(seren, [scope("llama"), SpeedScope("999", "llama", 4)])
+    measured = measure_speeds(seren, [scope("llama"), SpeedScope("999", "llama", 4)])
 
     assert list(measured) == [scope("llama")]
     found = {model: (row.steps_per_s, row.attempts) for model, row in measured[scope("llama")].items()}
     assert found == {"h100": (3.0, 3), "a100": (1.0, 1)}
-    assert gpu_speeds.measure_speeds(seren, [scope("llama")._replace(gpus=8)]) == {}
+    assert measure_speeds(seren, [scope("llama")._replace(gpus=8)]) == {}
 
 
 def test_attempt_with_few_steps_or_a_short_time_is_not_measured(seren):
     attempt_with_steps("slow", "seren-001", steps_per_s=0.01)
     attempt_with_steps("short", "seren-003", steps_per_s=9, minutes=0)
 
-    assert gpu_speeds.measure_speeds(seren, [scope("slow"), scope("short")]) == {}
+    assert measure_speeds(seren, [scope("slow"), scope("short")]) == {}
 
 
 def test_turn_without_several_models_reads_no_speeds(seren):
@@ -306,3 +310,37 @@ def test_others_see_the_speeds_and_cannot_change_them(seren):
 
     assert client.post("/settings/clusters/of/seren/gpu-speeds/", {"speed": "1"}).status_code == 403
     assert "Add speed" not in text(client.get(PAGE))
+
+
+# --- las-aware ---
+
+
+def test_las_aware_is_refused_without_speeds_on_two_models(seren):
+    choice = PolicyChoice(policy="las-aware", placement="consolidate", settings={})
+    refused = "policy: las-aware orders jobs by the speeds of GPU models, and no job name on seren has known speeds"
+
+    give(seren, h100=2)
+    with pytest.raises(InvalidPolicySettings, match=refused):
+        check_for_cluster(seren, choice)
+    give(seren, a100=1)
+    assert check_for_cluster(seren, choice) == choice
+
+
+def test_las_aware_is_accepted_with_measured_speeds(seren):
+    choice = PolicyChoice(policy="las-aware", placement="consolidate", settings={})
+    for number, rate in ((1, 3.0), (3, 1.0)):
+        attempt_with_steps("llama", f"seren-00{number}", steps_per_s=rate, gpu_model="h100|a100")
+
+    assert check_for_cluster(seren, choice) == choice
+
+
+def test_attained_service_counts_by_the_speed_of_the_model(seren):
+    job = make.job(name="llama", gpus_per_node=8, gpu_model="h100|a100")
+    attempt = make.running(job, on=["seren-003"])
+    Attempt.objects.filter(pk=attempt.pk).update(slowdown=4.0)
+    promised = Attempt.objects.get(pk=attempt.pk).promised_at
+    Attempt.objects.filter(pk=attempt.pk).update(ended_at=promised + timedelta(seconds=100))
+
+    past = snapshot.take_snapshot(seren, clock.now()).history
+
+    assert (past.attained[job.pk], past.weighed[job.pk]) == (800.0, 200.0)

@@ -280,3 +280,19 @@ def test_doors_agree_on_quotas_for_gpu_models(given_settings):
     assert live != list(
         run_policy(replayable_rows(trace, setting), "acme", dataclasses.replace(setting, quotas=())).starts
     )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("policy", RANKING_POLICIES)
+def test_doors_agree_on_preempted_jobs_that_choose_a_gpu_model(policy):
+    """With slowdowns that are no whole numbers, so that work left over from a stop is none either."""
+    speeds = [("a", 7, 3), ("b", 1.5, 1), ("c", 1, 1.3)]
+    rows = [(name, model, speed) for name, *both in speeds for model, speed in zip(("h100", "a100"), both, strict=True)]
+    given = tuple(GivenSpeed(pattern=name, gpu_model=model, speed=speed) for name, model, speed in rows)
+    trace = crowded_trace(4, jobs=40)
+    setting = dataclasses.replace(SETTING, gpu_types=dataclasses.replace(GPU_TYPES, speeds=given))
+
+    live, replayed = both_doors(trace, policy, setting)
+
+    assert live == replayed
+    assert len(live) > len({start.row for start in live}) + 3
