@@ -1,1 +1,1 @@
-"""GPU models on live clusters: speeds and quotas."""
+"""Several GPU models: speeds, the choice between models, quotas for one, and least attained service."""

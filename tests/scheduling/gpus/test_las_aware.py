@@ -7,7 +7,7 @@ from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import node
-from tests.scheduling.engine.test_gpu_speeds import GivenSpeed, GpuSpeeds, job, running
+from tests.scheduling.gpus.test_gpu_speeds import GivenSpeed, GpuSpeeds, job, running
 
 RATES = {"wins": (4, 1), "equal": (1.1, 1)}
 SPEEDS = GpuSpeeds(
