@@ -145,7 +145,7 @@ class SnapshotEngine:
         self._groups_by_owner: list[dict[tuple[object, ...], RequestGroup]] = []  # by request number, then account
         self._timed: dict[tuple[ResourceRequest, float], ResourceRequest] = {}
         self._speeds = snapshot.speeds
-        self._slowed: dict[tuple[ResourceRequest, str, str], ResourceRequest] = {}
+        self._slowed: dict[tuple[int, str, str], ResourceRequest] = {}  # by id() of a request, user and job name
         self._completes_requests = bool(self._speeds or self.engine.maintenance.periods)
         self._holdings: dict[tuple[object, ...], RequestGroup] = {}
         self.gated: list[WaitDecision] = []
@@ -206,7 +206,7 @@ class SnapshotEngine:
 
     def _with_slowdowns(self, need: ResourceRequest, waiting: WaitingJob) -> ResourceRequest:
         assert self._speeds is not None
-        key = need, waiting.user, waiting.title
+        key = id(need), waiting.user, waiting.title
         if (found := self._slowed.get(key)) is None:
             scope = SpeedScope(waiting.user, waiting.title, need.total_gpus)
             slowdowns = self._speeds.slowdowns(scope, need.gpu_model)
