@@ -30,7 +30,7 @@ POLICIES = (
     *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid", "gandiva", "antman", "salus"),
 )
 PACKING = ("profiles", "shared_gpus", "rules", "turn")
-STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory", "model_choice")
+STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
 CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
 MODULES = (
     *(f"scheduling.engine.{name}" for name in CORE),
