@@ -39,6 +39,8 @@ SETTING_NAMES = (
 POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # parameters of `power_setting`
 PROFILE_NAMES = ("profiles", "pair_speeds", "draw_profiles")  # parameters of `profile_table`
 LOAD_RANGE = (10, 1000)  # percent
+# Those that the page and the API offer: their replays have no GPU models
+POLICIES_OF_EQUAL_GPUS = tuple(name for name, rules in POLICY_RULES.items() if not rules.weighs_service)
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
 MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh

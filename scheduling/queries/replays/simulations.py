@@ -104,7 +104,6 @@ def replay_params(
         requests.check_policy_settings(params.get("policy_settings", {}), policies)
         requests.check_power_policies(policies, setting)
         requests.check_packing_policies(policies, setting)
-        requests.check_speed_policies(policies, setting)
         if "quota" in params:
             requests.check_quota_policies(policies)
         if kind == "acme":

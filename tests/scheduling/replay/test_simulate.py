@@ -504,3 +504,11 @@ def test_invalid_speed_of_a_replay_names_its_line(two_models, tmp_path, row, err
 
     with pytest.raises(CommandError, match=re.escape(f"gpu_speeds: {speeds} line 4: {error}")):
         simulate(*two_models[:-1], str(speeds))
+
+
+def test_policy_that_weighs_service_needs_speeds(two_models):
+    refused = re.escape("policy: las-aware needs the speeds of jobs on several GPU models: gpu_types and gpu_speeds")
+
+    with pytest.raises(CommandError, match=refused):
+        simulate(*two_models[:-2], "--policy", "las-aware")
+    assert runs(*two_models, "--policy", "las-aware")[0]["jobs"] == 2
