@@ -65,7 +65,7 @@ Power cap: A lower clock of GPUs that keeps measured power within its budget. Jo
 Preempt: Stop a running job so that another job can start. The preempted job is requeued.
 Preemption contract: What a preemptible job is promised: a protected time after each start, preemption only right
     after a checkpoint, a daily maximum.
-Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
+Quota: GPUs that a team owns, of all models or of one. Idle GPUs may be borrowed by preemptible jobs.
 Queue wait: The time from a job's submission to its start. The median is that of the jobs that started within
     the last hour.
 Reason: Why a job waits or a node is closed, as a short code in Slurm's words. Fields named `why` hold a sentence.
@@ -78,6 +78,7 @@ Rollback: Resume from an earlier checkpoint, before the loss went wrong.
 Run time prediction: The mean run time of similar ended jobs: of the same user, job name and size, else of
     wider groups. Trees (LightGBM) make a second one. It orders the queue; reservations rely on time limits.
 Shard: The part of a dataset that one evaluation job works on.
+Slowdown: How many times as long a job runs on a GPU model as on the first one that it requested.
 Snapshot: The state of a cluster from which one turn decides.
 Start estimate: When a waiting job is expected to start (P50 and P90), from a replay of the current state.
 Suite: A named list of datasets with the commands that evaluate them.

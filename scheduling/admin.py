@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
-from scheduling.models import Lease, PowerBudget
+from scheduling.models import GpuSpeed, Lease, PowerBudget
 
 
 class LeaseHolderFilter(admin.SimpleListFilter):
@@ -68,3 +68,18 @@ class PowerBudgetAdmin(RecordAdmin):
     @admin.display(description="created")
     def created(self, budget: PowerBudget) -> str:
         return formatting.relative_time(budget.created_at)
+
+
+@admin.register(GpuSpeed)
+class GpuSpeedAdmin(RecordAdmin):
+    list_display = ("cluster", "pattern", "gpu_model", "speed", "created")
+    ordering = ("id",)
+    list_filter = ("gpu_model",)
+    list_select_related = ("cluster",)
+    search_fields = ("cluster__name__startswith", "pattern__startswith")
+    search_help_text = "Start of the cluster's name, or of the job name."
+    fields = ("cluster", "pattern", "gpu_model", "speed", "created")
+
+    @admin.display(description="created")
+    def created(self, row: GpuSpeed) -> str:
+        return formatting.relative_time(row.created_at)

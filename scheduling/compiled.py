@@ -26,7 +26,7 @@ TURNS = (
 )
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
-    *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "themis"),
+    *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "las_aware", "themis"),
     *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid", "gandiva", "antman", "salus"),
 )
 PACKING = ("profiles", "shared_gpus", "rules", "turn")

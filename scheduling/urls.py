@@ -19,6 +19,7 @@ from scheduling.pages import (
     team_usage,
     why_waiting,
 )
+from scheduling.pages.gpus import speeds
 from scheduling.pages.power import budgets
 
 urlpatterns = [
@@ -50,6 +51,8 @@ urlpatterns = [
     path("settings/clusters/", clusters.clusters, name="clusters"),
     path("settings/clusters/add/", clusters.add, name="cluster-add"),
     path("settings/clusters/of/<slug:name>/", clusters.cluster, name="cluster"),
+    path("settings/clusters/of/<slug:name>/gpu-speeds/", speeds.add_speed, name="gpu-speed-add"),
+    path("settings/clusters/of/<slug:name>/gpu-speeds/<int:number>/", speeds.change_speed, name="gpu-speed"),
     path("settings/clusters/of/<slug:name>/power-budgets/", budgets.add_budget, name="power-budget-add"),
     path("settings/clusters/of/<slug:name>/power-budgets/<int:number>/", budgets.change_budget, name="power-budget"),
     path("reports/", reports.reports, name="reports"),

@@ -192,9 +192,9 @@ def cluster_destinations(cluster: str) -> tuple[Destination, ...]:
         Destination(
             kind="setting",
             title=f"Connection of {cluster}",
-            detail="Address, token, control mode, prices, power budgets",
+            detail="Address, token, control mode, prices, power budgets, speeds of GPU models",
             route="cluster",
-            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics power watts kw",
+            words="slurmrestd gpu-hour cost log checkpoint burn-in observe advise drive metrics power watts kw speed",
             permission=OPERATE,
             cluster=cluster,
         ),

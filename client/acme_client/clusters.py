@@ -55,6 +55,19 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("MEASURED KW", lambda row: _kw_text(row["measured_kw"])),
     ("CAPS", lambda row: row["cap_mode"]),
 ]
+QUOTA_COLUMNS: list[table.TableColumn] = [
+    ("TEAM", lambda row: row["team"]),
+    ("KIND", lambda row: row["kind"] or "-"),
+    ("GPU MODEL", lambda row: row["gpu_model"] or "-"),
+    ("GPUS", lambda row: row["gpus"]),
+    ("USED", lambda row: f"{row['used']:g}"),
+    ("LEFT", lambda row: f"{row['remaining']:g}"),
+]
+SPEED_COLUMNS: list[table.TableColumn] = [
+    ("JOB NAME", lambda row: row["pattern"]),
+    ("GPU MODEL", lambda row: row["gpu_model"]),
+    ("SPEED", lambda row: f"{row['speed']:g}"),
+]
 STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 
 
@@ -299,6 +312,55 @@ def _remove_budget(client: Acme, path: str, found: dict[str, Any] | None, body: 
     if found is None:
         exit_with_usage_error("There is no such power budget.")
     client.post(f"{path}{found['id']}/remove/", body)
+
+
+@app.command(name="quotas")
+def quotas(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
+    team: Annotated[str, typer.Option("--team", help="Only this team.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Only quotas for this GPU model.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the quotas of your teams on a cluster, with their use."""
+    given = {"cluster": name, "team": team, "gpu_model": model}
+    query = {field: value for field, value in given.items() if value}
+    print_rows(QUOTA_COLUMNS, list(client_from_context(ctx).pages("quotas/", query, 10_000)), output)
+
+
+@app.command(name="gpu-speeds")
+def gpu_speeds(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
+    pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="A job name; * stands for any text.")] = "",
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="The GPU model.")] = "",
+    speed: Annotated[
+        float | None, typer.Argument(metavar="[SPEED]", help="Steps per second, or any unit; only ratios count.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the speed.")] = False,
+    reason: ReasonOption = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List how fast jobs are on each GPU model, or set or remove a speed. Jobs with several models wait for a faster
+    one if they end earlier then."""
+    client, path = client_from_context(ctx), f"clusters/{quote(name, safe='')}/gpu-speeds/"
+    key = {field: value for field, value in (("pattern", pattern), ("gpu_model", model)) if value}
+    if speed is None and not remove:
+        print_rows(SPEED_COLUMNS, list(client.pages(path, key, 10_000)), output)
+        return
+    if len(key) < 2 or (speed is not None and remove):
+        exit_with_usage_error("Give PATTERN and MODEL, and either SPEED or --remove.")
+    found = next(iter(client.pages(path, key, 1)), None)
+    why = {"reason": reason} if reason else {}
+    if remove:
+        if found is None:
+            exit_with_usage_error("There is no such speed.")
+        client.post(f"{path}{found['id']}/remove/", why)
+        typer.echo(f"{pattern} on {model}: removed.")
+    else:
+        body = {"speed": speed, **why}
+        row = client.patch(f"{path}{found['id']}/", body) if found else client.post(path, key | body)
+        typer.echo(f"{pattern} on {model}: {row['speed']:g}.")
 
 
 def _scope_and_place(**places: str) -> tuple[str, str]:

@@ -117,6 +117,7 @@ def _start_lines(preview: TableRow, now: datetime) -> Iterator[str]:
 
 def _quota_text(quota: TableRow) -> str:
     kind = f" for {quota['kind']}" if quota["kind"] else ""
+    kind += f" on {quota['gpu_model']}" if quota.get("gpu_model") else ""
     if quota["quota_gpus"] is None:
         return f"none{kind}"
     return f"{quota['left_gpus']} GPUs left{kind} ({quota['allocated_gpus']} of {quota['quota_gpus']} allocated)"

@@ -25,6 +25,7 @@ class AffectedJob:
     started_at: datetime | None
     saved_at: datetime | None
     at_risk: float
+    slowdown: float  # of its GPU model
 
     @property
     def saves(self) -> bool:
@@ -45,7 +46,12 @@ def _affected_job(attempt: Attempt, now: datetime) -> AffectedJob:
     # Work since the last checkpoint is lost on all nodes of the job, not only on the drained one
     at_risk = round(attempt.job.gpus * ((now - (saved_at or started)) / HOUR), 2) if saved_at or started else 0.0
     return AffectedJob(
-        job=attempt.job, gpus=attempt.required_node, started_at=started, saved_at=saved_at, at_risk=at_risk
+        job=attempt.job,
+        gpus=attempt.required_node,
+        started_at=started,
+        saved_at=saved_at,
+        at_risk=at_risk,
+        slowdown=attempt.slowdown,
     )
 
 

@@ -47,6 +47,7 @@ class JobPlacement:
     job_id: int
     places: Sequence[NodeGpus]
     why: str
+    slowdown: float = 1.0  # of its GPU model
 
     @property
     def nodes(self) -> set[int]:
@@ -170,6 +171,7 @@ def _create_attempts(
                 nodelist=compress(place.name for place in placement.places),
                 log_path=new_log_path(f"{job.public_id}-{number}"),
                 log_pending=copies_logs,
+                slowdown=placement.slowdown,
             )
         )
     return Attempt.objects.bulk_create(rows)

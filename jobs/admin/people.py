@@ -114,7 +114,10 @@ class TeamAdmin(ProtectedHistoryMixin, AcmeAdmin):
 
     @admin.display(description="quotas")
     def gpus(self, team: Team) -> str:
-        return ", ".join(f"{q.gpus} on {q.cluster}{q.kind and f' ({q.kind})'}" for q in team.quotas.all())
+        return ", ".join(
+            f"{q.gpus} {q.gpu_model}".rstrip() + f" on {q.cluster}{q.kind and f' ({q.kind})'}"
+            for q in team.quotas.all()
+        )
 
     @admin.display(description="created", ordering="created_at")
     def created_time(self, team: Team) -> str:
@@ -123,9 +126,9 @@ class TeamAdmin(ProtectedHistoryMixin, AcmeAdmin):
 
 @admin.register(Quota)
 class QuotaAdmin(AcmeAdmin):
-    list_display = ("team", "cluster", "kind_or_all", "gpus")
+    list_display = ("team", "cluster", "kind_or_all", "gpu_model", "gpus")
     list_select_related = ("team", "cluster")
-    list_filter = ("cluster", "kind", "team")
+    list_filter = ("cluster", "kind", "gpu_model", "team")
     search_fields = ("team__name__startswith", "cluster__name__startswith")
     search_help_text = "Beginning of a team name or a cluster name."
 

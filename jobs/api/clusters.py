@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from rest_framework.response import Response
 
 from jobs.api import shapes
 from jobs.core.gpu_shares import charged_milli, gpu_number
-from jobs.models import Cluster, ClusterMode, Job, Quota, Team, TokenScope, clock
+from jobs.models import Allocation, Cluster, ClusterMode, Job, Quota, Team, TokenScope, clock
 from jobs.models.job import CHARGED_MILLI
 from jobs.models.permissions import Caller
 from jobs.queries import cluster_minutes, keyset
@@ -145,6 +146,7 @@ class Quotas(ListEndpoint):
         "team": query_params.text_filter("team__name"),
         "cluster": query_params.text_filter("cluster__name"),
         "kind": query_params.text_filter("kind"),
+        "gpu_model": query_params.text_filter("gpu_model"),
         "gpus": query_params.integer_filter("gpus"),
     }
     orderings = {
@@ -172,16 +174,27 @@ class Quotas(ListEndpoint):
 
 
 def add_used_gpus(quotas: list[Any]) -> None:
-    """Set `used` and `remaining` on the quotas with one query. Only jobs that are not preemptible count."""
-    held: Counter[tuple[int, int, str]] = Counter()
+    """Set `used` and `remaining` on the quotas with one query, and a second one if any is for a GPU model. Only jobs
+    that are not preemptible count."""
+    held: Counter[tuple[int, int, str, str]] = Counter()
     live = Job.objects.live().filter(preemptible=False, team__in=[quota.team_id for quota in quotas]).order_by()
     columns = live.values_list("team", "cluster", "kind").annotate(milli=Sum(CHARGED_MILLI))
-    for team, cluster, kind, milli in columns:
-        held[team, cluster, kind] += milli
-        held[team, cluster, ""] += milli  # quotas without a kind cover all kinds
+    rows = [(team, cluster, kind, "", milli) for team, cluster, kind, milli in columns]
+    if models := {quota.gpu_model for quota in quotas} - {""}:
+        rows += _held_of_models(live, models)
+    for team, cluster, kind, model, milli in rows:
+        held[team, cluster, kind, model] += milli
+        held[team, cluster, "", model] += milli  # quotas without a kind cover all kinds
     for quota in quotas:
-        milli = held[quota.team_id, quota.cluster_id, quota.kind]
+        milli = held[quota.team_id, quota.cluster_id, quota.kind, quota.gpu_model]
         quota.used, quota.remaining = gpu_number(milli), gpu_number(charged_milli(quota.gpus, -milli))
+
+
+def _held_of_models(jobs: QuerySet[Job], models: Collection[str]) -> list[tuple[int, int, str, str, int]]:
+    """Return team, cluster, kind, GPU model and thousandths of GPUs that these jobs hold."""
+    rows = Allocation.objects.live().filter(gpu__isnull=False, node__gpu_model__in=models, attempt__job__in=jobs)
+    owner = ("attempt__job__team", "attempt__job__cluster", "attempt__job__kind", "node__gpu_model")
+    return list(rows.order_by().values_list(*owner).annotate(milli=Sum("share")))
 
 
 class Me(ApiEndpoint):

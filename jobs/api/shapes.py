@@ -554,6 +554,7 @@ QUOTA = ResourceShape(
     {
         "cluster": text_field(get=attribute_path("cluster.name")),
         "kind": text_field("Kind of job; empty: all kinds."),
+        "gpu_model": text_field("GPU model that it limits; empty: all models."),
         "gpus": integer_field(),
     },
 )
@@ -563,6 +564,7 @@ QUOTA_USAGE = ResourceShape(
         "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
         "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
         "kind": text_field("Kind of job; empty: all kinds."),
+        "gpu_model": text_field("GPU model that it limits; empty: all models."),
         "gpus": integer_field("Maximum number of GPUs for jobs that are not preemptible."),
         "used": number_field("GPUs allocated to these jobs now.", needs=()),
         "remaining": number_field("GPUs left; negative if the quota was reduced below its use.", needs=()),

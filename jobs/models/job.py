@@ -554,6 +554,13 @@ class Attempt(models.Model):
         default=False, db_default=False, editable=False, help_text="Whether the usage of its team contains it."
     )
 
+    slowdown = models.FloatField(
+        default=1.0,
+        db_default=1.0,
+        editable=False,
+        help_text="How many times as long the job runs on its GPU model as on the first one that it requested.",
+    )
+
     log_pending = models.BooleanField(
         default=False, db_default=False, editable=False, help_text="Whether Acme still has to copy output to its log."
     )

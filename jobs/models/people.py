@@ -9,6 +9,7 @@ from typing import Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Now
@@ -80,21 +81,44 @@ class Membership(models.Model):
 
 
 class Quota(models.Model):
-    """How many GPUs of a cluster a team owns, for one kind of job or for all."""
+    """How many GPUs of a cluster a team owns, of one model or of all, for one kind of job or for all."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="quotas")
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="quotas")
     kind = models.CharField(
         max_length=12, choices=[(k.value, k.value) for k in JobKind], blank=True, help_text="Empty: all kinds of jobs."
     )
+    gpu_model = models.CharField(
+        "GPU model",
+        max_length=40,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Limits GPUs of this model, beside a quota for all models. Empty: all models.",
+    )
     gpus = models.PositiveIntegerField(help_text="Maximum number of GPUs that non-preemptible jobs may hold together.")
 
     class Meta:
-        ordering = ["cluster", "team", "kind"]
-        constraints = [models.UniqueConstraint(fields=["team", "cluster", "kind"], name="one_quota_per_kind")]
+        ordering = ["cluster", "team", "kind", "gpu_model"]
+        constraints = [
+            models.UniqueConstraint(fields=["team", "cluster", "kind", "gpu_model"], name="one_quota_per_model")
+        ]
 
     def __str__(self) -> str:
-        return f"{self.team} on {self.cluster}: {self.gpus} GPUs for {self.kind or 'everything'}"
+        return f"{self.team} on {self.cluster}: {self.text}"
+
+    @property
+    def text(self) -> str:
+        """Such as "8 h100 GPUs for evaluation"."""
+        gpus = f"{self.gpu_model} GPUs" if self.gpu_model else "GPUs"
+        return f"{self.gpus} {gpus} for {self.kind or 'everything'}"
+
+    def clean(self) -> None:
+        """Reject a model that no node of the cluster has, which is most likely a typing error."""
+        if not self.gpu_model or not self.cluster_id:
+            return
+        if not self.cluster.nodes.filter(gpu_model=self.gpu_model).exists():
+            raise ValidationError({"gpu_model": f"No node of {self.cluster} has {self.gpu_model[:40]!r}."})
 
 
 class TokenScope(models.TextChoices):

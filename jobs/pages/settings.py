@@ -90,9 +90,11 @@ class TeamRow:
 
 
 def _quotas_text(team: Team) -> str:
-    """The quotas in one line: `8 on seren for evaluation, 16 on kalos`."""
+    """The quotas in one line: `8 on seren for evaluation, 16 h100 on kalos`."""
     quotas = [(quota, f" for {quota.kind}" if quota.kind else "") for quota in team.quotas.all()]
-    return ", ".join(f"{quota.gpus} on {quota.cluster}{kind}" for quota, kind in quotas)
+    return ", ".join(
+        f"{quota.gpus} {quota.gpu_model}".rstrip() + f" on {quota.cluster}{kind}" for quota, kind in quotas
+    )
 
 
 def _render_teams(request: HttpRequest, form: TeamForm, status: int = 200) -> HttpResponse:

@@ -55,7 +55,7 @@ SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), percentile_co
 FROM (
   SELECT greatest(j.{predicted} / ran.s, ran.s / j.{predicted}) AS off FROM jobs_job j
   CROSS JOIN LATERAL (
-    SELECT greatest(1, sum(extract(epoch FROM greatest(a.ended_at, b.began) - b.began))::float8) AS s
+    SELECT greatest(1, sum(extract(epoch FROM greatest(a.ended_at, b.began) - b.began) / a.slowdown)::float8) AS s
     FROM jobs_attempt a CROSS JOIN LATERAL (SELECT coalesce(a.confirmed_at, a.promised_at) AS began) b
     WHERE a.job_id = j.id
   ) ran

@@ -19,11 +19,14 @@ from scheduling.core.policy_choice import (
     PolicyDifference,
     check_choice,
     differences,
+    missing_speeds,
     refuse_missing_run_times,
+    weighs_service,
 )
 from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.models import PowerBudget, RunTimeModel
+from scheduling.models.measured_speeds import has_known_speeds
 
 
 class PolicyError(Exception):
@@ -51,6 +54,8 @@ def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
         )
     if not RunTimeModel.objects.usable(cluster).exists():
         refuse_missing_run_times(choice, str(cluster))
+    if weighs_service(choice) and not has_known_speeds(cluster):
+        raise missing_speeds(choice, str(cluster))
     return choice
 
 

@@ -33,6 +33,7 @@ from jobs.models import (
     Team,
 )
 from jobs.traces.trace import EncodedColumn, Trace
+from scheduling.models import GpuSpeed
 from scheduling.replay.as_live import teams, time_limits
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
 
@@ -50,6 +51,7 @@ class StartedAttempt:
     pk: int
     row: int
     nodes: tuple[int, ...]
+    slowdown: float
 
 
 class VirtualCluster:
@@ -82,10 +84,21 @@ class VirtualCluster:
         self._job_rows: dict[int, int] = {}  # by job id
         by_name = dict(zip(accounts.words, self._teams, strict=True))
         Quota.objects.bulk_create(
-            Quota(cluster=self.cluster, team=by_name[quota.team], kind=quota.kind or "", gpus=quota.gpus)
+            Quota(
+                cluster=self.cluster,
+                team=by_name[quota.team],
+                kind=quota.kind or "",
+                gpu_model=quota.gpu_model,
+                gpus=quota.gpus,
+            )
             for quota in setting.quotas
             if quota.team in by_name
         )
+        if setting.gpu_types:
+            GpuSpeed.objects.bulk_create(
+                GpuSpeed(cluster=self.cluster, pattern=row.pattern, gpu_model=row.gpu_model, speed=row.speed)
+                for row in setting.gpu_types.speeds
+            )
 
     def submit(self, rows: Sequence[int], at_s: float) -> None:
         """Create the waiting jobs of these rows of the trace."""
@@ -109,6 +122,7 @@ class VirtualCluster:
             gpu_milli=need.gpu_milli,
             cpus_per_node=need.cpus,
             memory_per_node_mb=need.memory_mb,
+            gpu_model=need.gpu_model,
             time_limit=timedelta(seconds=limit_s) if limit_s < float("inf") else None,
             deadline_at=virtual_datetime(float(trace.deadline_s[row]))
             if math.isfinite(trace.deadline_s[row])
@@ -131,7 +145,12 @@ class VirtualCluster:
         ClusterCommand.objects.filter(attempt__in=attempts, kind=ClusterCommandKind.SUBMIT).update(done_at=now)
         Job.objects.filter(pk__in=[attempt.job_id for attempt in rows]).update(started_at=now, flags=[])
         return [
-            StartedAttempt(pk=one.pk, row=self._job_rows[one.job_id], nodes=tuple(sorted(places[one.pk])))
+            StartedAttempt(
+                pk=one.pk,
+                row=self._job_rows[one.job_id],
+                nodes=tuple(sorted(places[one.pk])),
+                slowdown=one.slowdown,
+            )
             for one in rows
         ]
 
@@ -159,6 +178,7 @@ def _node(cluster: Cluster, number: int, view: Any) -> Node:
         cpus=view.free_cpus,
         memory_mb=view.free_memory_mb,
         shards_per_gpu=view.shards_per_gpu,
+        gpu_model=view.gpu_model,
         leaf=view.leaf,
         state=NodeState.IDLE,
     )

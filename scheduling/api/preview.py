@@ -35,6 +35,7 @@ QUOTA_PREVIEW_SHAPE = ResourceShape(
     "QuotaPreview",
     {
         "kind": text_field("Kind of job to which the quota applies; null: all.", choices=JobKind, nullable=True),
+        "gpu_model": text_field("GPU model that the quota limits; empty: all."),
         "quota_gpus": integer_field("The quota; null: none.", nullable=True),
         "allocated_gpus": number_field("GPUs that count against it now."),
         "left_gpus": number_field("GPUs left; null: there is no quota.", nullable=True),
@@ -119,6 +120,7 @@ def preview_response(preview: SubmissionPreview) -> dict[str, Any]:
         "quotas": [
             {
                 "kind": quota.kind,
+                "gpu_model": quota.gpu_model,
                 "quota_gpus": quota.owned,
                 "allocated_gpus": quota.use.held,
                 "left_gpus": None if quota.owned is None else quota.left,

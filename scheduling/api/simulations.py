@@ -33,7 +33,6 @@ from jobs.rest.shapes import (
 )
 from scheduling.actions import simulations as simulation_actions
 from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.models import Simulation, SimulationState
 from scheduling.queries.replays import settings as replay_settings
 from scheduling.queries.replays.simulations import (
@@ -122,7 +121,9 @@ SIMULATION_REQUEST_SHAPE = ResourceShape(
     "SimulationRequest",
     {
         "trace": text_field(TRACE_DESCRIPTION),
-        "policies": text_list_field("Each policy is replayed separately. One or more of: " + ", ".join(POLICY_RULES)),
+        "policies": text_list_field(
+            "Each policy is replayed separately. One or more of: " + ", ".join(requests.POLICIES_OF_EQUAL_GPUS)
+        ),
         "team": text_field("Required if you can submit for several teams.", required=False),
         "cluster": text_field("For history. Required if there are several clusters.", required=False),
         "days": integer_field("For history: number of days. Default: 30.", low=1, high=366, required=False),
@@ -220,7 +221,7 @@ SIMULATION_READERS: dict[str, parsing.FieldReader] = {
         for name, shape_field in INTEGER_FIELDS.items()
     },
     "trace": read_trace_name,
-    "policies": parsing.list_reader(parsing.choice_reader(tuple(POLICY_RULES)), MAX_POLICIES),
+    "policies": parsing.list_reader(parsing.choice_reader(requests.POLICIES_OF_EQUAL_GPUS), MAX_POLICIES),
     "team": parsing.text_reader(40),
     "cluster": parsing.text_reader(40),
     "until": parsing.read_timestamp,

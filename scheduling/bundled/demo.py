@@ -70,7 +70,7 @@ def set_quotas(cluster: Cluster, gpus: int) -> None:
     """Create the quotas of the teams. Call it once the number of GPUs is known."""
     for name, quota in quota_gpus(DEMO_SITES[cluster.name], gpus).items():
         team = Team.objects.get(name=name)
-        Quota.objects.get_or_create(team=team, cluster=cluster, kind="", defaults={"gpus": quota})
+        Quota.objects.get_or_create(team=team, cluster=cluster, kind="", gpu_model="", defaults={"gpus": quota})
 
 
 @dataclass(frozen=True, kw_only=True)

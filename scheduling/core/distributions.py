@@ -55,6 +55,9 @@ class Distribution:
         at = int(np.searchsorted(np.cumsum(self.weights), level - 1e-9))
         return float(self.values[min(at, len(self.values) - 1)])
 
+    def scaled(self, factor: float) -> Distribution:
+        return self if factor == 1.0 else Distribution(self.values * factor, self.weights)
+
     def bounded(self, limit: float) -> Distribution:
         return Distribution(np.minimum(self.values, limit), self.weights)
 

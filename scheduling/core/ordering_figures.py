@@ -17,6 +17,7 @@ FIGURE_LABELS = {
     "qssf-ml": "Predicted GPU time",
     "sjf": "Predicted run time",
     "tiresias": "Attained service",
+    "las-aware": "Attained service",
 }
 FIGURE_HELP = {
     "fair": "GPU time that the team has used, halved every half-life. The team with the least goes first.",
@@ -24,6 +25,7 @@ FIGURE_HELP = {
     "qssf-ml": "Run time predicted by trees over ended jobs, times GPUs. The smallest goes first.",
     "sjf": "Run time predicted from similar ended jobs. The shortest goes first.",
     "tiresias": "GPU time of the job's earlier attempts. The job with the least goes first.",
+    "las-aware": "GPU time of the job's earlier attempts, by the speed of their GPU model. The least goes first.",
 }
 
 
@@ -55,6 +57,8 @@ def _figure(order: str, job: WaitingJob, history: SchedulingHistory) -> str:
         return _gpu_time(history.usage.get(job.team, 0.0))
     if order == "tiresias":
         return _gpu_time(history.attained.get(job.id, 0.0))
+    if order == "las-aware":
+        return _gpu_time(history.weighed.get(job.id, 0.0))
     predicted_s = history.prediction_s(job.id, trees=order == "qssf-ml")
     if predicted_s == UNKNOWN_S:
         return "not predicted yet"

@@ -92,6 +92,19 @@ def refuse_missing_run_times(choice: PolicyChoice, cluster: str) -> None:
         )
 
 
+def weighs_service(choice: PolicyChoice) -> bool:
+    """Whether the choice is meaningless without speeds of GPU models."""
+    return live_rules_factory(choice.policy, choice.settings)().weighs_service
+
+
+def missing_speeds(choice: PolicyChoice, cluster: str) -> InvalidPolicySettings:
+    """The error of such a choice for a cluster without known speeds."""
+    return InvalidPolicySettings(
+        f"policy: {choice.policy} orders jobs by the speeds of GPU models, and no job name on {cluster} has known"
+        " speeds on two models. Give them on the settings page of the cluster, or choose tiresias."
+    )
+
+
 def differences(before: PolicyChoice, after: PolicyChoice) -> list[PolicyDifference]:
     """The settings that differ, as text."""
     old, new = _texts_or_raw(before), _texts_or_raw(after)

@@ -32,6 +32,7 @@ POLICY_GROUPS: Groups = {
     },
     "GPU time of each job so far": {
         "tiresias": "the job with the fewest GPU-seconds so far first; preempts preemptible jobs",
+        "las-aware": "like tiresias, but GPU-seconds count by the speed of the GPU model; jobs that gain most go first",
         "gittins": "the job most likely to end soon first, by the GPU-seconds of ended jobs; preempts",
     },
     TEAM_RESOURCES: {

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView
 
 TeamKind = tuple[str, JobKind | None]
+TeamModel = tuple[str, JobKind | None, str]  # with a GPU model
 
 
 @dataclass(kw_only=True)
@@ -63,6 +65,7 @@ class QuotaAccount:
     reserved: bool = False
     use: QuotaUse = field(default_factory=QuotaUse)
     teams: int = 1
+    gpu_model: str = ""
 
     @property
     def left(self) -> float:
@@ -70,8 +73,8 @@ class QuotaAccount:
 
     @property
     def note(self) -> str:
-        """What the quota is for: the number of teams of a combined account, or the kind of jobs."""
-        return str(self.teams) if self.teams > 1 else str(self.kind or "")
+        """What the quota is for: the number of teams of a combined account, or the kind of jobs and the GPU model."""
+        return str(self.teams) if self.teams > 1 else " ".join(filter(None, (self.kind, self.gpu_model)))
 
     @property
     def use_text(self) -> str:
@@ -104,9 +107,13 @@ def accounts(
     uses: Mapping[TeamKind, QuotaUse],
     reserves: Collection[JobKind],
     sees: Callable[[str], bool],
+    model_uses: Mapping[TeamModel, QuotaUse] = MappingProxyType({}),
 ) -> list[QuotaAccount]:
-    """One account per quota, then teams without one. Teams that the reader may not see form one account."""
-    limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
+    """One account per quota, then teams without one, then quotas for GPU models. Teams that the reader may not see form
+    one account, without their quotas for models.
+    """
+    quotas = list(quotas)
+    limits = {(quota.team, quota.kind): quota.gpus for quota in quotas if not quota.gpu_model}
     keys = [*sorted(limits, key=lambda key: (key[0], key[1] or "")), *_teams_without_quota(uses, limits)]
     shown = [
         QuotaAccount(
@@ -119,8 +126,29 @@ def accounts(
         for team, kind in keys
         if sees(team)
     ]
+    shown += [_model_account(quota, model_uses) for quota in quotas if quota.gpu_model and sees(quota.team)]
     hidden = sorted({team for team, _ in keys if not sees(team)})
     return [*shown, *([_combined_account(hidden, uses, limits)] if hidden else [])]
+
+
+def _model_account(quota: QuotaView, uses: Mapping[TeamModel, QuotaUse]) -> QuotaAccount:
+    use = uses.get((quota.team, quota.kind, quota.gpu_model)) or QuotaUse()
+    return QuotaAccount(team=quota.team, kind=quota.kind, gpu_model=quota.gpu_model, owned=quota.gpus, use=use)
+
+
+def model_quota_uses(picture: ClusterSnapshot) -> Mapping[TeamModel, QuotaUse]:
+    """GPUs held and borrowed, by team, kind and GPU model; only of teams with a quota for a model. What waits is not
+    counted, because a job may accept several models.
+    """
+    teams = {quota.team for quota in picture.quotas if quota.gpu_model}
+    uses: defaultdict[TeamModel, QuotaUse] = defaultdict(QuotaUse)
+    for job in picture.running:
+        if job.team in teams:
+            milli, model = job.charged_milli, picture.gpu_model(job)
+            use = QuotaUse(borrowed_milli=milli) if job.preemptible else QuotaUse(held_milli=milli)
+            for kind in (job.kind, None):
+                uses[job.team, kind, model].add(use)
+    return dict(uses)
 
 
 def quota_uses(picture: ClusterSnapshot) -> Mapping[TeamKind, QuotaUse]:

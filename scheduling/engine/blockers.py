@@ -90,3 +90,11 @@ def job_label(job: str, team: str, sees: CanSeeTeam) -> str:
 
 def capitalize_first(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+def approximate_duration(seconds: float) -> str:
+    """A rounded duration such as `about 2 h`."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (size < 86_400 and seconds >= size):
+            return f"about {round(seconds / size)} {unit}"
+    return "a moment"

@@ -85,10 +85,10 @@ def with_job_fields(job_id: int, **fields: Any) -> Callable[[ClusterSnapshot], C
 
 
 def with_quotas(raised: Collection[QuotaView]) -> Callable[[ClusterSnapshot], ClusterSnapshot]:
-    by_scope = {(quota.team, quota.kind): quota for quota in raised}
+    by_scope = {(quota.team, quota.kind, quota.gpu_model): quota for quota in raised}
 
     def replace_quotas(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        quotas = tuple(by_scope.get((quota.team, quota.kind), quota) for quota in snapshot.quotas)
+        quotas = tuple(by_scope.get((quota.team, quota.kind, quota.gpu_model), quota) for quota in snapshot.quotas)
         return replace(snapshot, quotas=quotas)
 
     return replace_quotas

@@ -13,10 +13,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
+from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import ANY_TIME, Standing
 from scheduling.engine.blockers import Blocker
+from scheduling.engine.gpu_speeds import GpuSpeeds
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.windows import NodeWindow
 
@@ -65,6 +67,8 @@ class ResourceRequest:
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
     runs_s: float = 0.0  # how long it holds the nodes; set if a maintenance is ahead (`windows`)
     watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
+    # How many times as long it runs on each model of `gpu_model` as on the first; empty if that is not known
+    slowdowns: tuple[float, ...] = ()
 
     @property
     def total_gpus(self) -> int:
@@ -156,6 +160,7 @@ class RunningJob:
     user: str = ""
     title: str = ""
     watts: int = 0  # its predicted peak on all nodes above idle ones; set if there is a power budget
+    slowdown: float = 1.0  # how many times as long it runs on its GPU model as on the first one that it requested
 
     @property
     def charged_milli(self) -> int:
@@ -165,11 +170,19 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaView:
-    """A limit on the GPUs of a team. With `kind` None it applies to all its jobs."""
+    """A limit on the GPUs of a team. With `kind` None it applies to all its jobs, with a GPU model only to GPUs of that
+    model.
+    """
 
     team: str
     kind: JobKind | None
     gpus: int
+    gpu_model: str = ""
+
+    def applies_to(self, job: WaitingJob) -> bool:
+        """Whether the job may count against it."""
+        is_of_team = self.team == job.team and self.kind in (None, job.kind)
+        return is_of_team and (not self.gpu_model or accepts_model(job.need.gpu_model, self.gpu_model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +208,17 @@ class ClusterSnapshot:
     windows: tuple[NodeWindow, ...] = ()
     power: tuple[PowerBudget, ...] = ()
     history: SchedulingHistory | None = None  # None: nothing is known about the past
+    speeds: GpuSpeeds | None = None  # None: no waiting job names several GPU models
+
+    @cached_property
+    def node_models(self) -> dict[int, str]:
+        """The GPU model of each node by its id."""
+        nodes = (*self.nodes, *(closed.node for closed in self.closed))
+        return {node.id: node.gpu_model for node in nodes}
+
+    def gpu_model(self, job: RunningJob) -> str:
+        """The model that the job holds; empty if that is not known. A job never holds two."""
+        return next((self.node_models.get(node, "") for node in job.places), "")
 
     @property
     def nodes_in_maintenance(self) -> tuple[NodeView, ...]:
@@ -215,7 +239,11 @@ class ClusterSnapshot:
     def guaranteed_nodes(self) -> dict[str, int]:
         """Team -> number of whole nodes covered by its quota for all jobs."""
         gpus = max((node.gpus for node in self.nodes), default=0)
-        guaranteed = {quota.team: quota.gpus // gpus for quota in self.quotas if quota.kind is None and gpus}
+        guaranteed = {
+            quota.team: quota.gpus // gpus
+            for quota in self.quotas
+            if quota.kind is None and not quota.gpu_model and gpus
+        }
         return {team: nodes for team, nodes in guaranteed.items() if nodes}
 
 
@@ -227,6 +255,7 @@ class StartDecision:
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
     why: str
     gpu_milli: int = 0
+    slowdown: float = 1.0  # of the GPU model that it gets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,16 +19,17 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from jobs.core.gpu_models import SEPARATOR
+from jobs.core.gpu_models import SEPARATOR, accepts_model
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
+from scheduling.engine.gpu_accounts import QUOTA_REASON, QuotaRefusal, QuotaUsage
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue
 from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
 from scheduling.engine.placements.preferred_models import PreferredModels
-from scheduling.engine.resources import GpuPlacement, NodeResources, members
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 from scheduling.engine.state.borrowers import Borrowers
 from scheduling.engine.state.maintenance import MaintenanceSchedule
+from scheduling.engine.state.model_choice import ModelWait, choose_models, slowdown_at
 from scheduling.engine.state.preemption_costs import PreemptionCosts
 from scheduling.engine.state.running_jobs import RunningJobs
 from scheduling.engine.state.turn_memory import ChangesSinceTurn, StandingReservation
@@ -82,7 +83,7 @@ class Engine:
         self.quota_usage = quota_usage
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
         # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
-        self._keeps_memory = keeps_memory
+        self.keeps_memory = keeps_memory
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
         self.claims_by_rank = claims_by_rank
@@ -91,7 +92,8 @@ class Engine:
         self._requeues = requeues
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
-        self._shapes: dict[ResourceRequest, int] = {}
+        self._shapes: dict[tuple[ResourceRequest, object], int] = {}
+        self._limited_groups: dict[str, list[RequestGroup]] = {}  # those whose team has a quota for a GPU model
         self.arrivals: list[QueueEntry] = []  # submitted jobs that are not in a queue yet
         self.queue: list[QueueEntry] = []  # a heap; for rules with a single queue
         self.waiting_groups: dict[RequestGroup, None] = {}
@@ -101,6 +103,11 @@ class Engine:
         per_node = placement in PER_NODE_PLACEMENTS and quota_usage is None and not resources.counts_power
         self.changes = ChangesSinceTurn(resources, per_node=per_node)
         self.reservation = StandingReservation()
+        self._now = 0.0  # of the present turn
+        self._all_nodes: NodeSet = (1 << len(resources.nodes)) - 1
+        self._chooses_models = False  # whether a request has several GPU models with known speeds
+        # Jobs that wait for a model which they prefer, although another one that they accept may be free
+        self.model_waits: dict[EngineJob, ModelWait] = {}
         self.started_jobs: list[EngineJob] = []
         self.stopped_jobs: list[EngineJob] = []
         if not rules.plans:  # a reservation names nodes, so placements must not move jobs there
@@ -119,9 +126,16 @@ class Engine:
         if (group := self.groups.get(key)) is None:
             if SEPARATOR in need.gpu_model and not isinstance(self.place, PreferredModels):
                 self.place = PreferredModels(self.place)
-            shape = self._shapes.setdefault(need, len(self._shapes))
+            self._chooses_models |= len(need.slowdowns) > 1
+            limited = self.quota_usage is not None and self.quota_usage.limits_models(owner)
+            # Teams may start on other nodes than others because of their quotas
+            apart = (owner.team, owner.kind, owner.preemptible) if limited else None
+            shape = self._shapes.setdefault((need, apart), len(self._shapes))
             group = RequestGroup(need, self.resources.matching_nodes(need), owner, account, shape)
             self.groups[key] = group
+            if limited:
+                self._limited_groups.setdefault(owner.team, []).append(group)
+                self._bar_full_models(group)
             if self._traits.plans:
                 group.queue = OrderedJobQueue()
             if self.maintenance.periods:
@@ -180,7 +194,7 @@ class Engine:
                 self.changes.ends.append(job)
             self._release_gpus(job, now)
             if self._predictor:
-                self._predictor.learn(job, job.ran_s + now - job.began)
+                self._predictor.learn(job, job.worked_s + (now - job.began) / job.slowdown)
             self.rules.on_job_end(job, now)
 
     def node_down(self, number: int, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
@@ -230,8 +244,8 @@ class Engine:
     def level_changed(self, job: EngineJob, now: float) -> None:
         """The rank of a running job changed by itself, for example because its attained service passed a threshold."""
         self.running.remove_rank(job)
-        job.attained += job.group.charged_gpus * (now - job.since)
-        job.remaining_s -= now - job.since
+        job.attained += self.rules.service(job, now - job.since)
+        job.remaining_s -= (now - job.since) / job.slowdown
         job.since = now
         self.rules.on_rank_change(job, now)
         job.key = self.rules.rank(job, now)
@@ -243,10 +257,13 @@ class Engine:
         them.
         """
         self.borrowers.prices = None
-        if not self._keeps_memory:
+        self._now = now
+        if not self.keeps_memory:
             self._forget_last_turn()
         if self.maintenance.is_due(now):
             self._apply_maintenances(now)
+        if self._chooses_models:
+            self._choose_models(now)
         if self.borrowers.end_protections(now):
             self.changes.record_any_change(self.resources)
             self.reservation.drop()
@@ -257,6 +274,18 @@ class Engine:
             if self.arrivals and not self._start_single_arrival(now):
                 self._run_policy_turn(now)
         self.changes.clear()
+
+    @property
+    def chooses_models(self) -> bool:
+        """Whether turns need the running jobs, to predict when GPUs of each model come free."""
+        return self._chooses_models
+
+    def _choose_models(self, now: float) -> None:
+        """Let jobs wait for a model on which they end earlier than on one that is free. With memory, a job is looked
+        at once, when it arrives."""
+        self.model_waits = choose_models(self, now)
+        if self.maintenance.is_due(now):  # there are new groups
+            self._apply_maintenances(now)
 
     def _forget_last_turn(self) -> None:
         """Turn all waiting jobs into arrivals, as in an engine that was just built from a snapshot."""
@@ -302,8 +331,10 @@ class Engine:
         job.places = places
         job.since = job.began = now
         job.runs += 1
+        if job.group.need.slowdowns:
+            job.slowdown = slowdown_at(job.group.need, places, self.resources)
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.charged_milli, 1)
+            self._count_for_quota(job.group, places, 1)
         if traits.ranks:
             job.key = self.rules.rank(job, now)
         self.running.add(job)
@@ -318,11 +349,12 @@ class Engine:
         time.
         """
         costs = self.preemption_costs
-        job.attained += job.group.charged_gpus * (now - job.since)
+        job.attained += self.rules.service(job, now - job.since)
         job.ran_s += now - job.began
-        job.remaining_s -= now - job.since
+        job.worked_s += (now - job.began) / job.slowdown
+        job.remaining_s -= (now - job.since) / job.slowdown
         if cost_s is None and costs.checkpoint_s:  # an explicit cost already includes the lost work
-            job.remaining_s += costs.unsaved_work_s(job, now)
+            job.remaining_s += costs.unsaved_work_s(job, now) / job.slowdown
         if cost_s := cost_s or costs.fixed_s:
             job.remaining_s += cost_s(job)
         self._release_gpus(job, now)
@@ -340,7 +372,7 @@ class Engine:
         """Take the place of a job that is to start in a later turn (-1), or give it back (1)."""
         self.resources.move(places, group.need, sign)
         if self.quota_usage:
-            self.quota_usage.add(group.owner, group.charged_milli, -sign)
+            self._count_for_quota(group, places, -sign)
 
     def withdraw_start(self, job: EngineJob, now: float) -> None:
         """Undo a start of this turn: the job waits again, as if it had never started."""
@@ -352,7 +384,7 @@ class Engine:
         """Release the resources of a job that stops or ends, and update every index."""
         self.running.remove(job)
         if self.quota_usage:
-            self.quota_usage.add(job.group.owner, job.group.charged_milli, -1)
+            self._count_for_quota(job.group, job.places or (), -1)
         if self._traits.queues_by_account:
             self.rules.on_job_release(job, now)
         if self._traits.claims:
@@ -365,6 +397,32 @@ class Engine:
         self.resources.move(job.places, job.group.need, 1)
         self.changes.record_release(job.places, self.resources)
 
+    def _count_for_quota(self, group: RequestGroup, places: GpuPlacement, sign: int) -> None:
+        """Count a job that took these places (1) or gave them back (-1)."""
+        usage = self.quota_usage
+        assert usage is not None
+        if not usage.limits_models(group.owner):
+            usage.add(group.owner, group.charged_milli, sign)
+            return
+        model = self.resources.nodes[places[0][0]].gpu_model if places else ""
+        usage.add(group.owner, group.charged_milli, sign, model)
+        for limited in self._limited_groups[group.owner.team]:
+            self._bar_full_models(limited)
+
+    def _bar_full_models(self, group: RequestGroup) -> None:
+        """Bar the group from GPU models of which the quota of its team is used up."""
+        barred = self.barred_nodes(group.owner, group.charged_milli)
+        if barred != group.barred_nodes:
+            group.barred_nodes = barred
+            group.eligible_nodes = self.maintenance.eligible_nodes(group, self._now)
+
+    def barred_nodes(self, owner: Any, milli: int) -> NodeSet:
+        """The nodes with GPU models of which the owner may not hold this much more."""
+        if self.quota_usage is None or not self.quota_usage.limits_models(owner):
+            return 0
+        models = self.quota_usage.full_models(owner, milli)
+        return sum(self.resources.matching_nodes(ResourceRequest(gpu_model=model)) for model in set(models))
+
     def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""
         return self.quota_usage is not None and self.quota_refusal(group) is not None
@@ -373,7 +431,22 @@ class Engine:
         """Why a quota keeps the jobs of this group from starting; None if no quota does."""
         if not self.quota_usage:
             return None
-        return self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
+        refusal = self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
+        if refusal is None and group.barred_nodes and not group.matching_nodes & self._all_nodes & ~group.barred_nodes:
+            return QuotaRefusal(reason=QUOTA_REASON, why=self.full_model_texts(group)[0])
+        return refusal
+
+    def full_model_texts(self, group: RequestGroup) -> list[str]:
+        """A sentence for each GPU model that the group accepts and that quotas keep it from."""
+        usage, requested = self.quota_usage, group.need.gpu_model
+        if usage is None or not group.barred_nodes:
+            return []
+        models = dict.fromkeys(usage.full_models(group.owner, group.charged_milli))
+        return [
+            usage.model_refusal(group.owner, group.charged_milli, model)
+            for model in models
+            if accepts_model(requested, model)
+        ]
 
     def groups_to_try(self) -> list[RequestGroup]:
         """Groups whose first job may fit although it did not in the last turn, for turns that try the first of each

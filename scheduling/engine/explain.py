@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from jobs.core.gpu_models import gpu_models, models_text
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, format_gpus, gpu_number
 from jobs.core.slurm_notation import format_count, format_duration
-from scheduling.engine.blockers import Blocker, BlockerKind, capitalize_first, job_label
+from scheduling.engine.blockers import Blocker, BlockerKind, approximate_duration, capitalize_first, job_label
 from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecision, WaitDecision, WaitingJob
 from scheduling.engine.engine import Engine
-from scheduling.engine.gpu_accounts import QuotaRefusal
+from scheduling.engine.gpu_accounts import QUOTA_REASON, QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.power_areas import PowerAreas, watts_per_node
 from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet, members
+from scheduling.engine.state.model_choice import ModelWait
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 
 BlockerTuple = tuple[Blocker, ...]
@@ -65,6 +66,7 @@ class WaitExplainer:
                 places=indices.take(job.places or (), need),
                 why=f"{_free_resources_text(need)} free{note}",
                 gpu_milli=0 if need.mig_profile else need.gpu_milli,
+                slowdown=job.slowdown,
             )
 
     def waits(self) -> list[WaitDecision]:
@@ -80,6 +82,12 @@ class WaitExplainer:
         return self._wait_text(job)[2]
 
     def _wait_text(self, job: EngineJob) -> WaitText:
+        text = self._shared_wait_text(job)
+        model_wait = self._engine.model_waits.get(job)
+        return _with_model_wait(text, model_wait) if model_wait else text
+
+    def _shared_wait_text(self, job: EngineJob) -> WaitText:
+        """The text that jobs with the same request and account share."""
         group = job.group
         if job is self.head:
             return _text_of_blockers(self._find_blockers(group, is_head=True))
@@ -104,6 +112,12 @@ class WaitExplainer:
             yield priority
             if resources:
                 yield resources
+            return
+        if resources and (full := self._engine.full_model_texts(group)):
+            yield from (Blocker(kind=BlockerKind.QUOTA, reason=QUOTA_REASON, why=why) for why in full)
+            yield resources
+            if priority:
+                yield priority
             return
         resources = resources or self._policy_blocker(group)
         if not priority or maintenance:
@@ -203,6 +217,16 @@ def _text_of_blockers(ranked: Iterator[Blocker]) -> WaitText:
     return blockers[0].reason, blockers[0].why, blockers
 
 
+def _with_model_wait(text: WaitText, wait: ModelWait) -> WaitText:
+    """The text of a job that could start on another model, but ends earlier if it waits for one that it prefers."""
+    reason, why, blockers = text
+    if blockers[0].reason != "Resources":
+        return text
+    sooner = approximate_duration(wait.sooner_s)
+    why = f"{why} It waits for {wait.model}, where it is predicted to end {sooner} earlier than on {wait.other} now."
+    return reason, why, (replace(blockers[0], why=why), *blockers[1:])
+
+
 def missing_resources(resources: NodeResources, group: RequestGroup) -> Blocker:
     """The blocker of a request that does not fit: too little power, too few free GPUs, or enough of them but not on
     suitable nodes.
@@ -299,7 +323,8 @@ def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tupl
     if len(models) < 2:
         return [("", group.eligible_nodes)]
     requests = [(model, replace(group.need, gpu_model=model)) for model in models]
-    return [(model, resources.matching_nodes(request) & group.eligible_nodes) for model, request in requests]
+    found = [(model, resources.matching_nodes(request) & group.eligible_nodes) for model, request in requests]
+    return [entry for entry in found if entry[1]] or found if group.barred_nodes else found
 
 
 def _free_text(resources: NodeResources, need: ResourceRequest, model: str, among: NodeSet) -> str:

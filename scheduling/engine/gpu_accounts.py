@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobs.core.gpu_shares import WHOLE_GPU, format_gpus, gpu_number
 from jobs.core.lifecycle import JobKind
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.cluster import QuotaView, RunningJob, WaitingJob
+
+QUOTA_REASON = "AssocGrpGRES"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,31 +44,73 @@ class QuotaOwner:
 
 
 class QuotaUsage:
-    """Thousandths of GPUs held per team and kind, checked against the quotas.
+    """Thousandths of GPUs held per team, kind and GPU model, checked against the quotas.
+
+    A quota for a GPU model keeps jobs of the team from further GPUs of this model; they may start on another one that
+    they accept. So it is not among the refusals of `refuse`, and the engine bars the nodes instead (`full_models`).
 
     Quotas for the kinds in `reserves` are more than limits: GPUs that their owners do not use stay free of jobs that
     cannot be preempted.
     """
 
     def __init__(
-        self, quotas: Iterable[QuotaView] = (), running: Iterable[RunningJob] = (), reserves: Container[JobKind] = ()
+        self,
+        quotas: Sequence[QuotaView] = (),
+        running: Iterable[RunningJob] = (),
+        reserves: Container[JobKind] = (),
+        model_of: Callable[[RunningJob], str] | None = None,
     ) -> None:
-        self._limits = {(quota.team, quota.kind): quota.gpus * WHOLE_GPU for quota in quotas}
+        """`model_of` says which GPU model a running job holds; needed if a quota names one."""
+        self._limits = {(quota.team, quota.kind): quota.gpus * WHOLE_GPU for quota in quotas if not quota.gpu_model}
+        self._model_limits: dict[str, dict[tuple[JobKind | None, str], int]] = {}  # by team
+        for quota in quotas:
+            if quota.gpu_model:
+                self._model_limits.setdefault(quota.team, {})[quota.kind, quota.gpu_model] = quota.gpus * WHOLE_GPU
         self._reserved = [key for key in self._limits if key[1] in reserves]
         self._held: Counter[tuple[str, JobKind | None]] = Counter()
+        self._held_of_model: Counter[tuple[str, JobKind | None, str]] = Counter()
         self._tasks: Counter[str] = Counter()
         for job in running:
             owner = QuotaOwner(team=job.team, kind=job.kind, preemptible=job.preemptible, array=job.array)
-            self.add(owner, job.charged_milli, 1)
+            model = model_of(job) if model_of and self.limits_models(owner) else ""
+            self.add(owner, job.charged_milli, 1, model)
 
-    def add(self, owner: QuotaOwner, milli: int, sign: int) -> None:
-        """Count a job that started (sign 1) or released its GPUs (sign -1)."""
+    def limits_models(self, owner: QuotaOwner | None) -> bool:
+        """Whether a quota of the owner names a GPU model."""
+        return bool(self._model_limits) and owner is not None and owner.team in self._model_limits
+
+    def full_models(self, owner: QuotaOwner, milli: int) -> list[str]:
+        """The GPU models of which the owner may not hold this much more."""
+        return [] if owner.preemptible else [model for model, _ in self._exceeded(owner, milli)]
+
+    def model_refusal(self, owner: QuotaOwner, milli: int, model: str) -> str:
+        """The sentence for a model of `full_models`."""
+        kind = next(kind for full, kind in self._exceeded(owner, milli) if full == model)
+        return _full_text(
+            owner.team,
+            kind,
+            held=self._held_of_model[owner.team, kind, model],
+            limit=self._model_limits[owner.team][kind, model],
+            milli=milli,
+            model=model,
+        )
+
+    def _exceeded(self, owner: QuotaOwner, milli: int) -> Iterator[tuple[str, JobKind | None]]:
+        for (kind, model), limit in self._model_limits.get(owner.team, {}).items():
+            if kind in (None, owner.kind) and self._held_of_model[owner.team, kind, model] + milli > limit:
+                yield model, kind
+
+    def add(self, owner: QuotaOwner, milli: int, sign: int, model: str = "") -> None:
+        """Count a job that started (sign 1) or released its GPUs (sign -1). `model` matters only to `limits_models`."""
         if owner.array:
             self._tasks[owner.array] += sign
         # Preemptible jobs borrow idle GPUs, so they count against no quota
         if not owner.preemptible:
             self._held[owner.team, owner.kind] += sign * milli
             self._held[owner.team, None] += sign * milli
+            if model:
+                self._held_of_model[owner.team, owner.kind, model] += sign * milli
+                self._held_of_model[owner.team, None, model] += sign * milli
 
     def refuse(self, owner: QuotaOwner, milli: int, obtainable: int | None = None) -> QuotaRefusal | None:
         """Why the owner may not start this much more, or None.
@@ -83,14 +127,8 @@ class QuotaUsage:
         for kind in (owner.kind, None):
             limit = self._limits.get((owner.team, kind))
             if limit is not None and (held := self._held[owner.team, kind]) + milli > limit:
-                scope = f" for {kind}" if kind else ""
-                why = (
-                    f"Team {owner.team} holds {gpu_number(held)} of its {gpu_number(limit)} GPUs{scope};"
-                    f" this job needs {gpu_number(milli)}."
-                )
-                if milli > limit:
-                    why += " It can never start under this quota."
-                return QuotaRefusal(reason="AssocGrpGRES", why=why)
+                why = _full_text(owner.team, kind, held=held, limit=limit, milli=milli)
+                return QuotaRefusal(reason=QUOTA_REASON, why=why)
         if obtainable is None or not self._reserved:
             return None
         return self._reserved_refusal(owner, milli, obtainable * WHOLE_GPU)
@@ -112,3 +150,12 @@ class QuotaUsage:
             " A preemptible job may borrow them."
         )
         return QuotaRefusal(reason="ReqNodeNotAvail", why=why)
+
+
+def _full_text(team: str, kind: JobKind | None, *, held: int, limit: int, milli: int, model: str = "") -> str:
+    """Why a quota keeps a job from starting: what the team holds of it, and what the job needs."""
+    scope = f" for {kind}" if kind else ""
+    gpus = f"{model} GPUs" if model else "GPUs"
+    why = f"Team {team} holds {gpu_number(held)} of its {gpu_number(limit)} {gpus}{scope}; this job needs"
+    why += f" {gpu_number(milli)}."
+    return f"{why} It can never start under this quota." if milli > limit else why

@@ -18,6 +18,7 @@ class RequestGroup:
 
     __slots__ = (
         "account",
+        "barred_nodes",
         "borrows",
         "charged_gpus",
         "charged_milli",
@@ -42,6 +43,7 @@ class RequestGroup:
         self.min_node_gpus = min(need.gpus, need.rest) if need.rest else need.gpus
         self.matching_nodes = matching_nodes  # nodes with the requested hardware
         self.eligible_nodes = matching_nodes  # those of them on which it may start now
+        self.barred_nodes: NodeSet = 0  # those with a GPU model of which the quota of its team is used up
         self.owner = owner
         # Whether its jobs use GPUs that owners leave idle, and owners may preempt them. Shares are never preempted: the
         # GPU would be of no use to others until its last share ends
@@ -80,10 +82,13 @@ class EngineJob:
         "saves_first",
         "similar",
         "since",
+        "slowdown",
         "stopping",
         "submitted",
         "submitted_band",
         "user",
+        "wider_group",
+        "worked_s",
     )
 
     def __init__(
@@ -101,6 +106,8 @@ class EngineJob:
     ) -> None:
         self.number = number  # the order of submission, which breaks ties
         self.group = group
+        # That of the whole request, if `group` has only some of its GPU models (`state/model_choice`)
+        self.wider_group: RequestGroup | None = None
         self.submitted = submitted
         self.remaining_s = runtime_s  # the true remaining time in a replay; the expected one on a live cluster
         self.expected_s = expected_s  # what reservations rely on: the limit, or the true run time in a replay
@@ -116,6 +123,8 @@ class EngineJob:
         self.attained = 0.0  # GPU-seconds up to `since`
         self.since = 0.0  # work before this time is counted in `attained` and subtracted from `remaining_s`
         self.began = 0.0  # start of the current run
+        self.slowdown = 1.0  # of the GPU model that it holds or held last: the time for which it does a second's work
+        self.worked_s = 0.0  # as `ran_s`, in seconds on the first GPU model that it requests
         self.ran_s = 0.0  # earlier runs; a turn may stop a job and restart it elsewhere at the same moment
         self.runs = 0
         self.places: GpuPlacement | None = None  # set while it runs

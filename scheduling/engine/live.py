@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
+from jobs.core.gpu_models import SEPARATOR
 from jobs.core.preemption_contract import Preemptability
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
@@ -34,6 +35,7 @@ from scheduling.engine.cluster import (
 from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
+from scheduling.engine.gpu_speeds import SpeedScope
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placement import awake_first, within_power
@@ -81,7 +83,8 @@ def engine_after_turn(snapshot: ClusterSnapshot, rules: PolicyRules) -> Snapshot
     """The engine after one turn on the snapshot."""
     now = snapshot.now.timestamp()
     state = SnapshotEngine(snapshot, rules, requeues=False)
-    if rules.plans or rules.preempts or rules.queues_by_account or snapshot.placement == "cells":
+    needs_running = rules.plans or rules.preempts or rules.queues_by_account or snapshot.placement == "cells"
+    if needs_running or state.engine.chooses_models:
         state.adopt(snapshot.running)
     state.submit(now)
     state.engine.decide(now)
@@ -101,7 +104,9 @@ class SnapshotEngine:
         self._adopted: dict[int, RunningJob] = {}
         self._history = snapshot.history
         self._uses_trees = rules.uses_trees
+        self._attained: Mapping[int, float] = {}
         if snapshot.history:
+            self._attained = snapshot.history.weighed if rules.weighs_service else snapshot.history.attained
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
         self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
@@ -115,7 +120,9 @@ class SnapshotEngine:
         if self.boots:
             placement = awake_first(placement, sum(1 << number for number in self.boots))
         limited = snapshot.quotas or any(job.array_limit is not None for job in snapshot.waiting)
-        quota_usage = QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves) if limited else None
+        quota_usage = (
+            QuotaUsage(snapshot.quotas, snapshot.running, rules.reserves, snapshot.gpu_model) if limited else None
+        )
         self.engine = Engine(
             _resources(snapshot, self._nodes),
             rules,
@@ -137,6 +144,9 @@ class SnapshotEngine:
         self._spellings: dict[tuple[object, ...], int] = {}
         self._groups_by_owner: list[dict[tuple[object, ...], RequestGroup]] = []  # by request number, then account
         self._timed: dict[tuple[ResourceRequest, float], ResourceRequest] = {}
+        self._speeds = snapshot.speeds
+        self._slowed: dict[tuple[int, str, str], ResourceRequest] = {}  # by id() of a request, user and job name
+        self._completes_requests = bool(self._speeds or self.engine.maintenance.periods)
         self._holdings: dict[tuple[object, ...], RequestGroup] = {}
         self.gated: list[WaitDecision] = []
         self.jobs: list[tuple[EngineJob, WaitingJob]] = []
@@ -154,7 +164,7 @@ class SnapshotEngine:
 
     def _engine_job(self, waiting: WaitingJob) -> EngineJob:
         limit = _limit_seconds(waiting.time_limit)
-        need = self.need(waiting) if self.engine.maintenance.periods else waiting.need
+        need = self.need(waiting) if self._completes_requests else waiting.need
         accounts, account = self._groups_by_owner[self._request_number(need)], OWNER_FIELDS(waiting)
         if (group := accounts.get(account)) is None:
             group = accounts[account] = self._request_group(need, QuotaOwner.of(waiting))
@@ -162,7 +172,7 @@ class SnapshotEngine:
         if waiting.deadline_at:
             job.deadline = _timestamp(waiting.deadline_at)
         if history := self._history:
-            job.attained = history.attained.get(waiting.id, 0.0)
+            job.attained = self._attained.get(waiting.id, 0.0)
             job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
             self.engine.rules.restore(job)
         return job
@@ -186,16 +196,31 @@ class SnapshotEngine:
         self.order = [entry[3] for entry in engine.arrivals]
 
     def need(self, waiting: WaitingJob) -> ResourceRequest:
-        """The job's request, with its expected run time if a maintenance is ahead."""
+        """The job's request, with its speeds if it has several GPU models, and its expected run time if a maintenance
+        is ahead."""
+        need = waiting.need
+        if self._speeds and SEPARATOR in need.gpu_model:
+            need = self._with_slowdowns(need, waiting)
         maintenances = self.engine.maintenance.periods
-        if not maintenances:
-            return waiting.need
+        return self._with_run_time(need, waiting) if maintenances else need
+
+    def _with_slowdowns(self, need: ResourceRequest, waiting: WaitingJob) -> ResourceRequest:
+        assert self._speeds is not None
+        key = id(need), waiting.user, waiting.title
+        if (found := self._slowed.get(key)) is None:
+            scope = SpeedScope(waiting.user, waiting.title, need.total_gpus)
+            slowdowns = self._speeds.slowdowns(scope, need.gpu_model)
+            found = self._slowed[key] = replace(need, slowdowns=slowdowns) if slowdowns else need
+        return found
+
+    def _with_run_time(self, need: ResourceRequest, waiting: WaitingJob) -> ResourceRequest:
+        maintenances = self.engine.maintenance.periods
         runs_s = run_time_seconds(waiting.time_limit, waiting.usual)
-        key = waiting.need, runs_s
-        if (need := self._timed.get(key)) is None:
+        key = need, runs_s
+        if (found := self._timed.get(key)) is None:
             timed = round_up_run_time(maintenances, runs_s, self._now.timestamp())
-            need = self._timed[key] = replace(waiting.need, runs_s=timed)
-        return need
+            found = self._timed[key] = replace(need, runs_s=timed)
+        return found
 
     def _running_group(self, held: RunningJob) -> RequestGroup:
         """The request group of a running job."""
@@ -247,10 +272,11 @@ class SnapshotEngine:
             began = _timestamp(held.started_at or self._now)
             limit = _limit_seconds(held.time_limit)
             job = EngineJob(number, self._running_group(held), began, limit, limit, band=-held.priority)
+            job.slowdown = held.slowdown
             if held.deadline_at:
                 job.deadline = _timestamp(held.deadline_at)
             if self._history:
-                job.attained = self._history.attained.get(held.id, 0.0)
+                job.attained = self._attained.get(held.id, 0.0)
                 job.predicted_s = min(self._history.prediction_s(held.id, trees=self._uses_trees), limit)
                 self.engine.rules.restore(job)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping

@@ -15,7 +15,7 @@ from itertools import islice
 from jobs.core.gpu_models import accepts_model, gpu_models, models_text
 from jobs.core.gpu_shares import WHOLE_GPU, format_gpus
 from jobs.core.slurm_notation import format_count, format_duration, format_memory
-from scheduling.engine.blockers import CanSeeTeam, job_label
+from scheduling.engine.blockers import CanSeeTeam, approximate_duration, job_label
 from scheduling.engine.changes import (
     HARDWARE_COST,
     OPERATOR_COST,
@@ -64,7 +64,10 @@ class ChangeProposals:
         yield from self._job_ends()
 
     def _has_placement(self, need: ResourceRequest) -> bool:
-        return self._engine.place(self._resources, need, self._resources.matching_nodes(need)) is not None
+        nodes = self._resources.matching_nodes(need)
+        if barred := self._engine.barred_nodes(QuotaOwner.of(self._job), need.charged_milli):
+            nodes &= self._resources.usable & ~barred
+        return self._engine.place(self._resources, need, nodes) is not None
 
     def _quota_admits(self, milli: int) -> bool:
         quota_usage, obtainable = self._engine.quota_usage, self._engine.owner_resources.free_gpus
@@ -184,28 +187,30 @@ class ChangeProposals:
         raised = [replace(quota, gpus=quota.gpus + more) for quota, more in short]
         cost = OPERATOR_COST + 0.5 * max(more / (more + quota.gpus) for quota, more in short)
         phrases = [
-            f"the quota of team {quota.team}{f' for {quota.kind}' if quota.kind else ''} were {more} GPUs higher"
+            f"the quota of team {quota.team}{_quota_scope(quota)} were {more} GPUs higher"
             f" ({quota.gpus + more} instead of {quota.gpus})"
             for quota, more in short
         ]
         yield make_change("quota", ChangeActor.OPERATOR, cost, " and ".join(phrases), with_quotas(raised))
 
     def _quota_excess(self, quota: QuotaView) -> int:
-        if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
-            return 0
         """GPUs by which the job would exceed the quota, rounded up, because quotas are whole GPUs."""
+        if not quota.applies_to(self._job):
+            return 0
         return -(-(self._milli_under_quota(quota) + self._need.charged_milli) // WHOLE_GPU) - quota.gpus
 
     def _milli_under_quota(self, quota: QuotaView) -> int:
         """What counts against the quota: running jobs and jobs started in this turn."""
         usage = [
-            (QuotaOwner.of(waiting), job.group.charged_milli)
+            (QuotaOwner.of(waiting), job.group.charged_milli, self._resources.nodes[job.places[0][0]].gpu_model)
             for job, waiting in self._snapshot_engine.jobs
-            if job.places is not None
+            if job.places
         ]
-        usage += [(running_job_owner(job), job.charged_milli) for job in self._snapshot.running]
-        counted = [(owner, milli) for owner, milli in usage if owner.team == quota.team and not owner.preemptible]
-        return sum(milli for owner, milli in counted if quota.kind in (None, owner.kind))
+        models = self._snapshot.gpu_model
+        usage += [(running_job_owner(job), job.charged_milli, models(job)) for job in self._snapshot.running]
+        counted = [entry for entry in usage if entry[0].team == quota.team and not entry[0].preemptible]
+        of_model = [entry for entry in counted if quota.gpu_model in ("", entry[2])]
+        return sum(milli for owner, milli, _ in of_model if quota.kind in (None, owner.kind))
 
     def _node_openings(self) -> Iterator[SuggestedChange]:
         """Propose to open as many closed nodes as the request lacks."""
@@ -295,7 +300,7 @@ class ChangeProposals:
         for job, places in zip(jobs, released, strict=True):
             self._resources.take(places, _held_resources(job))
             if self._engine.quota_usage:
-                self._engine.quota_usage.add(running_job_owner(job), job.charged_milli, 1)
+                self._count_for_quota(job, 1)
         return enough
 
     def _release_job(self, job: RunningJob) -> GpuPlacement:
@@ -308,8 +313,20 @@ class ChangeProposals:
             places = tuple((node, min(gpus, resources.nodes[node].gpus - resources.free[node])) for node, gpus in held)
         resources.give(places, _held_resources(job))
         if self._engine.quota_usage:
-            self._engine.quota_usage.add(running_job_owner(job), job.charged_milli, -1)
+            self._count_for_quota(job, -1)
         return places
+
+    def _count_for_quota(self, job: RunningJob, sign: int) -> None:
+        usage, owner = self._engine.quota_usage, running_job_owner(job)
+        assert usage is not None
+        model = self._snapshot.gpu_model(job) if usage.limits_models(owner) else ""
+        usage.add(owner, job.charged_milli, sign, model)
+
+
+def _quota_scope(quota: QuotaView) -> str:
+    """Like " for sft" or " on h100"; empty for a quota on everything."""
+    kind = f" for {quota.kind}" if quota.kind else ""
+    return f"{kind} on {quota.gpu_model}" if quota.gpu_model else kind
 
 
 def running_job_owner(job: RunningJob) -> QuotaOwner:
@@ -326,11 +343,3 @@ def _resized(need: ResourceRequest, **size: int) -> ResourceRequest:
     """The request with fewer nodes or GPUs, and with as much less power."""
     smaller = replace(need, **size)  # type: ignore[arg-type]
     return replace(smaller, watts=-(-need.watts * smaller.total_gpus // max(1, need.total_gpus)))
-
-
-def approximate_duration(seconds: float) -> str:
-    """A rounded duration such as `about 2 h`."""
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (size < 86_400 and seconds >= size):
-            return f"about {round(seconds / size)} {unit}"
-    return "a moment"

@@ -34,6 +34,7 @@ class PolicyRules:
     depth         the maximum number of reservations at once, if every job gets one
     uses_trees    the order uses run times predicted by trees, where there are any
     packs         jobs may share whole GPUs: the rules are `packing.rules.PackingRules`; only in replays
+    weighs_service  `attained` counts GPU time by the speed of its GPU model, not only its length
     has_opportunistic  jobs of the kinds `best_effort` count as borrowers, although nobody preempts them
     """
 
@@ -46,6 +47,7 @@ class PolicyRules:
     uses_trees: ClassVar[bool] = False
     packs: ClassVar[bool] = False
     has_opportunistic: ClassVar[bool] = False
+    weighs_service: ClassVar[bool] = False
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> PolicyRules:
@@ -110,11 +112,16 @@ class PolicyRules:
     def restore(self, job: EngineJob) -> None:
         """Set what the rules keep in a job from its `attained` service, for a job that was queued or ran before."""
 
+    def service(self, job: EngineJob, seconds: float) -> float:
+        """What so many seconds of the present run add to the `attained` service."""
+        gpu_s = job.group.charged_gpus * seconds
+        return gpu_s / job.slowdown if self.weighs_service else gpu_s
+
     def restore_rank(self, job: EngineJob, now: float) -> None:
         """Set the `key` of a job that has run since `began`: its rank then, changed at `next_rank_change`."""
         job.key = self.rank(job, job.began)
         while (at := self.next_rank_change(job, job.since)) is not None and (at := whole_second(at)) <= now:
-            job.attained += job.group.charged_gpus * (at - job.since)
+            job.attained += self.service(job, at - job.since)
             job.since = at
             self.on_rank_change(job, at)
             job.key = self.rank(job, at)

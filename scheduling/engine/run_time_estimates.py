@@ -56,7 +56,11 @@ def expected_end(snapshot: ClusterSnapshot, job: RunningJob) -> datetime | None:
         return None
     earlier_s = snapshot.history.attained.get(job.id, 0.0) / max(1, job.gpus) if snapshot.history else 0.0
     return predicted_end(
-        predicted_s, now=snapshot.now, started_at=job.started_at, limit=job.time_limit, earlier_s=earlier_s
+        predicted_s * job.slowdown,
+        now=snapshot.now,
+        started_at=job.started_at,
+        limit=job.time_limit,
+        earlier_s=earlier_s,
     )
 
 
@@ -117,16 +121,22 @@ class RunTimeEstimates:
 
     def waiting(self, job: WaitingJob, predicted_s: float = UNKNOWN_S) -> RunTimes:
         """Equally likely run times of a waiting job."""
-        limit = job.time_limit.total_seconds() if job.time_limit else math.inf
+        limit = _limit_s(job)
         if predicted_s >= 0.0 and self._similar_run_times(job.user, job.title, job.need.total_gpus) is None:
             return np.minimum(max(1.0, predicted_s) * SPREAD, limit)
         return self._run_times(job.user, job.title, job.need.total_gpus, limit if limit < math.inf else DAY_S)
 
     def running(self, job: RunningJob, past_s: float, predicted_s: float = UNKNOWN_S) -> RunTimes:
-        """Equally likely remaining times. Only run times that are longer than this job has run count; the limit bounds
-        them.
+        """Equally likely remaining times, on its GPU model. Only run times that are longer than this job has run count;
+        the limit bounds them.
         """
-        limit = job.time_limit.total_seconds() if job.time_limit else math.inf
+        slowdown = job.slowdown
+        if slowdown == 1.0:
+            return self._remaining(job, past_s, predicted_s, _limit_s(job))
+        return slowdown * self._remaining(job, past_s / slowdown, predicted_s, _limit_s(job) / slowdown)
+
+    def _remaining(self, job: RunningJob, past_s: float, predicted_s: float, limit: float) -> RunTimes:
+        """The remaining times on the first GPU model that it requested."""
         bound = limit if limit < math.inf else max(DAY_S, 2 * past_s)
         row = self._run_times(job.user, job.title, job.gpus, bound)
         longer = row[row > past_s] - past_s
@@ -156,6 +166,10 @@ class RunTimeEstimates:
     def _find_run_times(self, user: str, title: str, gpus: int, limit_s: float) -> RunTimes:
         ran = self._similar_run_times(user, title, gpus)
         return limit_s * self._parts if ran is None else np.minimum(_quantiles(ran), limit_s)
+
+
+def _limit_s(job: WaitingJob | RunningJob) -> float:
+    return job.time_limit.total_seconds() if job.time_limit else math.inf
 
 
 def _scopes(user: str, title: str, gpus: int) -> tuple[tuple[object, ...], ...]:

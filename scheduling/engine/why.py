@@ -99,11 +99,12 @@ class _BlockerDetails:
     def _jobs_under_quota(self, quota: QuotaView) -> list[RunningJob]:
         """Running jobs that count against the quota."""
         team_jobs = [job for job in self._snapshot.running if job.team == quota.team and not job.preemptible]
-        return [job for job in team_jobs if quota.kind in (None, job.kind)]
+        of_model = [job for job in team_jobs if quota.gpu_model in ("", self._snapshot.gpu_model(job))]
+        return [job for job in of_model if quota.kind in (None, job.kind)]
 
     def _quota_excess(self, quota: QuotaView) -> int:
         """GPUs by which this job would exceed the quota; 0 or less if it fits or the quota does not apply."""
-        if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
+        if not quota.applies_to(self._job):
             return 0
         held = sum(job.charged_milli for job in self._jobs_under_quota(quota))
         return -(-(held + self._job.need.charged_milli) // WHOLE_GPU) - quota.gpus

@@ -116,6 +116,7 @@ def _allocate_starts(
                 for node, gpus in start.places.items()
             ],
             why=start.why,
+            slowdown=start.slowdown,
         )
         for start in starts
     ]

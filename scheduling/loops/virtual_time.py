@@ -18,6 +18,7 @@ from jobs.traces.trace import Trace
 from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
 from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
+from scheduling.engine.rules import whole_second
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
@@ -52,7 +53,8 @@ class _Drive:
         self._left_s: list[float] = trace.runtime_s.tolist()
         self._next_row = 0
         self._ends: list[tuple[float, int, int]] = []  # time, sequence, attempt
-        self._running: dict[int, tuple[int, float]] = {}  # attempt -> row of the trace, start
+        # attempt -> row of the trace, start, slowdown of its GPU model
+        self._running: dict[int, tuple[int, float, float]] = {}
         self._sequence = 0
         self._real_now_s = clock.now().timestamp()
 
@@ -104,15 +106,16 @@ class _Drive:
                 yield StartRecord(started.row, now, started.nodes)
             stopped = self._virtual.stop_preempted(now)
             for attempt in stopped:
-                row, began = self._running.pop(attempt)
-                self._left_s[row] -= now - began
+                row, began, slowdown = self._running.pop(attempt)
+                self._left_s[row] -= (now - began) / slowdown
             if not stopped:
                 return
 
     def _plan_end(self, started: StartedAttempt, now: float) -> None:
         self._sequence += 1
-        self._running[started.pk] = started.row, now
-        heappush(self._ends, (now + self._left_s[started.row], self._sequence, started.pk))
+        self._running[started.pk] = started.row, now, started.slowdown
+        end = whole_second(now + self._left_s[started.row] * started.slowdown)
+        heappush(self._ends, (end, self._sequence, started.pk))
 
 
 def _no_fence() -> None:

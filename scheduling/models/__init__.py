@@ -18,6 +18,7 @@ from .evaluation import (
     TrialKind,
 )
 from .evaluation_rule import EvaluationRule, ProcessedCheckpoint, RuleSelection
+from .gpu_speed import GpuSpeed
 from .history import AccountUsage, LearnedRunTime, RunTimeModel
 from .lease import Lease
 from .ledger import LedgerChange, LedgerPeriod, PeriodLength
@@ -52,6 +53,7 @@ __all__ = [
     "EvaluationRule",
     "Forecast",
     "Framework",
+    "GpuSpeed",
     "LearnedPeaks",
     "LearnedRunTime",
     "Lease",

@@ -123,7 +123,7 @@ class LearnedRunTime(models.Model):
 
 
 class EndedJob(NamedTuple):
-    """A job that has ended, with the run time of all its attempts together."""
+    """A job that has ended, with the run time of all its attempts together, on the first GPU model of its request."""
 
     pk: int
     traits: JobTraits
@@ -136,6 +136,7 @@ def jobs_in_order_of_ends(pks: Any) -> list[EndedJob]:
     """Return these ended jobs. Ends at the same time follow their starts."""
     began = Coalesce("attempts__confirmed_at", "attempts__promised_at")
     ran = Extract(Greatest(F("attempts__ended_at"), began) - began, "epoch", output_field=FloatField())
+    ran /= F("attempts__slowdown")
     rows: Any = Job.objects.filter(pk__in=pks).annotate(ran=Sum(ran), last=Max("attempts__id"))
     columns = ("pk", "user_id", "name", "nodes", "gpus_per_node", "kind", "submitted_at", "ended_at", "ran")
     return [

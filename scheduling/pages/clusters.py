@@ -27,6 +27,7 @@ from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.models import PowerCapMode
+from scheduling.pages.gpus.speeds import speed_context
 from scheduling.pages.power.budgets import budget_places
 from scheduling.queries.power.states import budget_states
 
@@ -288,7 +289,7 @@ def _render_cluster_page(
         "steps": steps,
         "works": connection_test.all_steps_passed(steps),
         "sleep_secret": sleep_webhook_secret(row) if row and row.sleep_webhook else "",
-        **(_power_context(request, row, now) if row else {}),
+        **(_power_context(request, row, now) | speed_context(row) if row else {}),
         "may_change": request.user.has_perm(CHANGE_PERMISSION if row else ADD_PERMISSION),
         "events": list(events.order_by("-id")[:MAX_CHANGES_SHOWN]) if row else [],
     }

@@ -75,7 +75,8 @@ def _expected_end(affected: AffectedJob, now: datetime) -> datetime | None:
     job, started_at = affected.job, affected.started_at
     if job.predicted_s is None or started_at is None:
         return None
-    return predicted_end(job.trees_predicted_s or job.predicted_s, now=now, started_at=started_at, limit=job.time_limit)
+    predicted_s = affected.slowdown * (job.trees_predicted_s or job.predicted_s)
+    return predicted_end(predicted_s, now=now, started_at=started_at, limit=job.time_limit)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -80,7 +80,7 @@ def _quota_bars(request: HttpRequest, cluster: Cluster, state: QueueState) -> li
     def may_name(team: str) -> bool:
         return knows_all or team in teams
 
-    rows = accounts(state.picture.quotas, state.quota_uses, _reserved_kinds(cluster), may_name)
+    rows = accounts(state.picture.quotas, state.quota_uses, _reserved_kinds(cluster), may_name, state.model_quota_uses)
     longest = max((row.bar_length for row in rows), default=0) or 1
     return [QuotaBar(account=row, parts=row.parts(longest), mark=100 * (row.owned or 0) / longest) for row in rows]
 

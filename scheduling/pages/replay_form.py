@@ -22,7 +22,6 @@ from jobs.web.form_fields import choices_of, time_input
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
 from scheduling.core.policy_texts import PLACEMENT_GROUPS, POLICY_GROUPS, grouped_choices
 from scheduling.core.replay_comparison import MAX_COMPARED_RUNS
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import MAX_SETTING_S, AcmeSettings
 from scheduling.models import UploadedTrace
@@ -110,7 +109,7 @@ class ReplayForm(forms.Form):
     )
     team = forms.ChoiceField(help_text="Members of this team can see the result.")
     policies = forms.MultipleChoiceField(
-        choices=grouped_choices(POLICY_RULES, POLICY_GROUPS),
+        choices=grouped_choices(requests.POLICIES_OF_EQUAL_GPUS, POLICY_GROUPS),
         widget=PolicyCheckboxes,
         help_text=f"Up to {MAX_COMPARED_RUNS} policies, compared side by side. Grouped by what they need to know.",
     )

@@ -37,7 +37,8 @@ def of_waiting_job(
     model = models.of(cluster, now)
     scope = JobScope(job.user, job.title, job.need.total_gpus, job.kind)
     predicted_s = predicted.rolling_s if predicted.trees_s is None else predicted.trees_s
-    run = model.run_time(scope, predicted_s, job.time_limit.total_seconds() if job.time_limit else math.inf)
+    limit_s = job.time_limit.total_seconds() if job.time_limit else math.inf
+    run = model.run_time(scope, predicted_s, limit_s).scaled(estimate.slowdown).bounded(limit_s)
     gpus = job.need.total_gpus
     return _forecast(model.before_start(run, deadline, now=now, p50=estimate.p50, p90=estimate.p90, gpus=gpus))
 
@@ -51,14 +52,23 @@ def open_deadlines(
     if not jobs:
         return {}
     model, past = models.of(cluster, now), picture.history or SchedulingHistory()
-    return {job.pk: _open_forecast(model, job, past, estimates.get(job.pk), now) for job in jobs}
+    slowdowns = {job.id: job.slowdown for job in picture.running}
+    slowdowns |= {job_id: estimate.slowdown for job_id, estimate in estimates.items()}
+    return {
+        job.pk: _open_forecast(model, job, past, estimates.get(job.pk), slowdowns.get(job.pk, 1.0), now) for job in jobs
+    }
 
 
 def _open_forecast(
-    model: DeadlineModel, job: Job, past: SchedulingHistory, estimate: StartEstimate | None, now: datetime
+    model: DeadlineModel,
+    job: Job,
+    past: SchedulingHistory,
+    estimate: StartEstimate | None,
+    slowdown: float,
+    now: datetime,
 ) -> DeadlineForecast:
     assert job.deadline_at is not None
-    run = _remaining_run_time(model, job, past)
+    run = _remaining_run_time(model, job, past, slowdown)
     if job.is_live:
         began = job.started_at or now
         return _forecast(model.after_start(run, job.deadline_at, now=now, started_at=began))
@@ -73,12 +83,14 @@ def _whole_gpus(job: Job) -> int:
     return job.nodes * job.gpus_per_node
 
 
-def _remaining_run_time(model: DeadlineModel, job: Job, past: SchedulingHistory) -> Distribution:
-    """The run time of the present or next attempt. A prediction is for all attempts together, the limit for each."""
+def _remaining_run_time(model: DeadlineModel, job: Job, past: SchedulingHistory, slowdown: float) -> Distribution:
+    """The run time of the present or next attempt, on a GPU model with this slowdown. A prediction is for all attempts
+    together, the limit for each."""
     predicted_s = past.prediction_s(job.pk, trees=True)
     run = model.run_time(JobScope(str(job.user_id), job.name, _whole_gpus(job), job.kind), predicted_s)
-    earlier_s = past.attained.get(job.pk, 0.0) / (job.gpus or 1)
+    earlier_s = past.weighed.get(job.pk, 0.0) / (job.gpus or 1)
     left = run if not earlier_s else run.remaining_after(earlier_s) or run
+    left = left.scaled(slowdown)
     return left.bounded(job.time_limit.total_seconds()) if job.time_limit else left
 
 

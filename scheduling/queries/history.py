@@ -35,9 +35,11 @@ SELECT t.name, sum(part.used) FROM (
 # From the jobs to their attempts: a join of both may start at the ended attempts, which are the whole history. Named
 # states can use an index; "not final" would read all jobs of the cluster
 SELECT_ATTAINED = """
-SELECT j.id, served.s FROM jobs_job j CROSS JOIN LATERAL (
+SELECT j.id, served.s, served.weighed FROM jobs_job j CROSS JOIN LATERAL (
   SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
-          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s
+          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s,
+         sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at)::float8 / a.slowdown)
+          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0)::float8 AS weighed
   FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
 ) served
 WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
@@ -96,9 +98,11 @@ def learned_jobs(cluster: Cluster, most: int) -> list[EndedJob]:
     return jobs_in_order_of_ends(rows.order_by("-ended_at").values("pk")[:most])
 
 
-def attained_service(cluster: Cluster) -> dict[int, float]:
-    """Return the GPU-seconds of ended attempts by id of the waiting or running job. The cost grows with these jobs."""
+def attained_service(cluster: Cluster) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the GPU-seconds of ended attempts by id of the waiting or running job, and the same by the speeds of GPU
+    models. The cost grows with these jobs."""
     values = {"cluster": cluster.pk, "states": sorted({State.PENDING, *LIVE_STATES})}
     with connection.cursor() as cursor:
         cursor.execute(SELECT_ATTAINED, values)
-        return dict(cursor.fetchall())
+        rows = cursor.fetchall()
+    return {job: gpu_s for job, gpu_s, _ in rows}, {job: weighed for job, _, weighed in rows}

@@ -18,7 +18,7 @@ from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, ClusterMode, Job
 from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
-from scheduling.core.quotas import QuotaUse, TeamKind, quota_uses
+from scheduling.core.quotas import QuotaUse, TeamKind, TeamModel, model_quota_uses, quota_uses
 from scheduling.engine.blockers import gate_blockers
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.live import turn_decisions
@@ -139,6 +139,10 @@ class QueueState:
     @cached_property
     def quota_uses(self) -> Mapping[TeamKind, QuotaUse]:
         return quota_uses(self.picture)
+
+    @cached_property
+    def model_quota_uses(self) -> Mapping[TeamModel, QuotaUse]:
+        return model_quota_uses(self.picture)
 
 
 class QueueStateCache:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, FloatField, Func, Max, Sum, Value
+from django.db.models import Case, Count, FloatField, Func, Max, OuterRef, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
 
+from jobs.core.gpu_models import SEPARATOR
 from jobs.core.gpu_shares import MPS, WHOLE_GPU, profile_milli, whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
 from jobs.core.preemption_contract import ANY_TIME, CONTRACT_FIELDS, DAY, PreemptionContract, PreemptionFacts
@@ -43,7 +44,7 @@ from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
 from scheduling.models import PowerBudget
 from scheduling.models.history import half_life_s
-from scheduling.queries import history
+from scheduling.queries import gpu_speeds, history
 from scheduling.queries.node_sleeps import remaining_boots
 from scheduling.queries.power.budgets import with_power
 
@@ -74,6 +75,7 @@ class AttemptUsage:
     asked_at: datetime | None
     stop_state: str
     hangs: bool
+    slowdown: float
 
 
 @dataclass(kw_only=True)
@@ -97,7 +99,9 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     boots = remaining_boots(cluster, nodes, now)
     windows = tuple(_windows(cluster, nodes, now))
     predictions = StoredPredictions()
-    waiting = tuple(_waiting(cluster, teams, predictions))
+    needs: dict[tuple[Any, ...], ResourceRequest] = {}
+    waiting = tuple(_waiting(cluster, teams, predictions, needs))
+    attained, weighed = history.attained_service(cluster)
     picture = ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
@@ -110,10 +114,12 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         history=SchedulingHistory(
             half_life_s=half_life_s(cluster),
             usage=history.account_usage(cluster, now),
-            attained=history.attained_service(cluster),
+            attained=attained,
+            weighed=weighed,
             predicted_s=predictions.rolling_s,
             trees_s=predictions.trees_s,
         ),
+        speeds=gpu_speeds.speeds_of(cluster, waiting) if any(map(_has_several_models, needs.values())) else None,
     )
     return with_power(cluster, picture, nodes)
 
@@ -160,7 +166,7 @@ def snapshot_version(cluster: Cluster) -> str:
 
 
 def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
-    """Return the jobs that ended recently, the newest last."""
+    """Return the jobs that ended recently, the newest last. Run times are those on the first GPU model of a request."""
     rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST_JOBS_WINDOW, **only)
     rows = rows.order_by("-ended_at")
     columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit", "kind")
@@ -170,15 +176,22 @@ def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
             user=str(user),
             title=name,
             gpus=nodes * gpus,
-            ran_s=max(0.0, (ended - started).total_seconds()),
+            ran_s=max(0.0, (ended - started).total_seconds()) / (slowdown or 1.0),
             limit_s=limit.total_seconds() if limit else math.inf,
             kind=kind,
             predicted_s=predicted_s,
         )
-        for user, name, nodes, gpus, started, ended, limit, kind, predicted_s in reversed(
-            rows.values_list(*columns, predicted)[:MAX_PAST_JOBS]
+        for user, name, nodes, gpus, started, ended, limit, kind, predicted_s, slowdown in reversed(
+            rows.values_list(*columns, predicted, _last_slowdown())[:MAX_PAST_JOBS]
         )
     ]
+
+
+def _last_slowdown() -> Case:
+    """That of the last attempt, which is looked up only for jobs that requested several GPU models."""
+    attempts = Attempt.objects.filter(job=OuterRef("pk")).order_by("-number")
+    found = When(gpu_model__contains=SEPARATOR, then=Subquery(attempts.values("slowdown")[:1]))
+    return Case(found, default=Value(1.0), output_field=FloatField())
 
 
 def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[int, AttemptUsage]]:
@@ -336,12 +349,20 @@ PREDICTION_COLUMNS = ("predicted_s", "trees_predicted_s")
 IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
-def _waiting(cluster: Cluster, teams: Mapping[int, str], predictions: StoredPredictions) -> Iterable[WaitingJob]:
-    """Yield the waiting jobs, and add their predicted run times to `predictions`. They are read as plain tuples: with
-    ten thousand jobs, creating model objects took most of a turn."""
+def _has_several_models(need: ResourceRequest) -> bool:
+    return SEPARATOR in need.gpu_model
+
+
+def _waiting(
+    cluster: Cluster,
+    teams: Mapping[int, str],
+    predictions: StoredPredictions,
+    needs: dict[tuple[Any, ...], ResourceRequest],
+) -> Iterable[WaitingJob]:
+    """Yield the waiting jobs, add their predicted run times to `predictions` and their requests to `needs`. They are
+    read as plain tuples: with ten thousand jobs, creating model objects took most of a turn."""
     rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
     unmet = unmet_dependencies(cluster)
-    needs: dict[tuple[Any, ...], ResourceRequest] = {}
     for submitted, predicted, by_trees, pk, name, title, user, team, kind, *columns in rows.values_list(
         SUBMITTED_EPOCH, *PREDICTION_COLUMNS, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
     ):
@@ -414,10 +435,11 @@ def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
             asked_at=asked_at,
             stop_state=stop_state,
             hangs=pk in hanging,
+            slowdown=slowdown,
         )
-        for pk, job, profile, cpus, memory_mb, began, saved_at, asked_at, stop_state in rows.values_list(
+        for pk, job, profile, cpus, memory_mb, began, saved_at, asked_at, stop_state, slowdown in rows.values_list(
             *("pk", "job", "job__mig_profile", "job__cpus_per_node", "job__memory_per_node_mb"),
-            *("seen_running_at", "saved_at", "checkpoint_asked_at", "stop_state"),
+            *("seen_running_at", "saved_at", "checkpoint_asked_at", "stop_state", "slowdown"),
         )
     }
 
@@ -492,6 +514,7 @@ def _running(
             asked_at=facts.asked_at if facts.has_open_request else None,
             user=str(user),
             title=title,
+            slowdown=attempt.slowdown if attempt else 1.0,
         )
 
 
@@ -512,4 +535,5 @@ def _preemption_facts(attempt: AttemptUsage | None, preempted_at: tuple[datetime
 
 def _quotas(cluster: Cluster) -> Iterable[QuotaView]:
     for quota in Quota.objects.filter(cluster=cluster).select_related("team"):
-        yield QuotaView(team=quota.team.name, kind=JobKind(quota.kind) if quota.kind else None, gpus=quota.gpus)
+        kind = JobKind(quota.kind) if quota.kind else None
+        yield QuotaView(team=quota.team.name, kind=kind, gpus=quota.gpus, gpu_model=quota.gpu_model)

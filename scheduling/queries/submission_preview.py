@@ -17,6 +17,7 @@ from django.db.models import Q
 
 from jobs.core import deadlines
 from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
+from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.preemption_contract import contract_text
 from jobs.core.spec import InvalidField, JobSpec
@@ -138,12 +139,12 @@ def preview_submission(
     durations = _durations.of(cluster, now)
     refusal = _no_starts(cluster)
     start = StartPreview() if refusal else _start_preview(cluster, state.picture, job, sees)
-    bars = accounts(state.picture.quotas, state.quota_uses, (), lambda name: name == team.name)
+    bars = accounts(state.picture.quotas, state.quota_uses, (), lambda name: name == team.name, state.model_quota_uses)
     return SubmissionPreview(
         at=state.picture.now,
         cluster=cluster,
         spec=spec,
-        quotas=tuple(bar for bar in bars if bar.team == team.name and bar.kind in (None, spec.kind)),
+        quotas=tuple(bar for bar in bars if bar.team == team.name and _applies(bar, spec)),
         capacity=free_capacity(state.picture, job.need),
         start=start,
         past_error=past_error(cluster, start.estimate.p50, now) if start.estimate else None,
@@ -151,6 +152,12 @@ def preview_submission(
         warning=refusal or _delay_warning(cluster),
         deadline=_deadline_answer(spec, cluster, job, start, refusal, now),
     )
+
+
+def _applies(bar: QuotaAccount, spec: JobSpec) -> bool:
+    """Whether the quota may limit the job."""
+    accepts = not bar.gpu_model or accepts_model(spec.gpu_model, bar.gpu_model)
+    return bar.kind in (None, spec.kind) and accepts
 
 
 def forecast_deadline(spec: JobSpec, *, team: Team, cluster: Cluster, user_id: int) -> DeadlineForecast | None:

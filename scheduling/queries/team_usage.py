@@ -80,7 +80,7 @@ def _quotas(cluster: Cluster) -> dict[str, int]:
     """The quota of each team: that for all kinds, else the sum of those for single kinds."""
     kinds: dict[str, int] = {}
     whole: dict[str, int] = {}
-    for team, kind, gpus in cluster.quotas.values_list("team__name", "kind", "gpus"):
+    for team, kind, gpus in cluster.quotas.filter(gpu_model="").values_list("team__name", "kind", "gpus"):
         target = kinds if kind else whole
         target[team] = target.get(team, 0) + gpus
     return kinds | whole

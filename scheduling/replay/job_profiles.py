@@ -20,6 +20,12 @@ from scheduling.engine.predicting import name_without_numbers
 
 PROFILE_COLUMNS = ("name", "gpu_percent", "memory_mb", "score")  # the last is optional
 PAIR_COLUMNS = ("name1", "name2", "speed1", "speed2")
+# By option of `simulate`
+TABLE_COLUMNS = {
+    "profiles": PROFILE_COLUMNS[:3],
+    "pair_speeds": PAIR_COLUMNS,
+    "gpu_speeds": ("pattern", "gpu_model", "speed"),
+}
 MAX_PROFILES = 500
 MAX_PAIRS = 5_000
 MAX_SPEED = 10.0
@@ -104,9 +110,9 @@ class PackedTime:
 
 
 def table_rows(field: str, lines: Iterable[str], source: str) -> list[dict[str, object]]:
-    """The rows of a CSV table of profiles or pair speeds, with their positions in `where`."""
+    """The rows of a CSV table of profiles, pair speeds or GPU speeds, with their positions in `where`."""
     rows = csv.DictReader(lines)
-    needed = PROFILE_COLUMNS[:3] if field == "profiles" else PAIR_COLUMNS
+    needed = TABLE_COLUMNS[field]
     if not set(needed) <= set(rows.fieldnames or ()):
         raise InvalidProfiles(field, f"{source} must be a CSV with the columns {','.join(needed)}")
     return [dict(row) | {"where": f"{source} line {rows.line_num}"} for row in rows]

@@ -198,7 +198,7 @@ class _Replay:
             for node in range(len(self._engine.resources.nodes)):
                 self._node_failures.plan_outage(self._outage_model.outage(node, begin))
         for job in self._running_at_start:
-            self._agenda.plan(job.began + job.remaining_s, JOB_END, job, job.runs)
+            self._agenda.plan(job.began + job.remaining_s * job.slowdown, JOB_END, job, job.runs)
         # The engine ends maintenances and protections itself, but needs an event then
         for end in (*self._engine.maintenance.end_times(), *self._engine.borrowers.protection_ends()):
             self._agenda.plan(end, NODE_REOPENING, None, 0)
@@ -246,7 +246,7 @@ class _Replay:
         at = self._engine.rules.next_rank_change(job, now)
         if at is not None and self._engine.claims_by_rank:
             at = whole_second(at)
-        if at is not None and at < now + job.remaining_s:
+        if at is not None and at < now + job.remaining_s * job.slowdown:
             self._agenda.plan(at, RANK_CHANGE, job, job.runs)
 
     def submit_arrivals(self, now: float) -> None:
@@ -281,12 +281,18 @@ class _Replay:
                     self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
-                self._agenda.plan(now + job.remaining_s, JOB_END, job, job.runs)
+                self._agenda.plan(self._planned_end(job, now), JOB_END, job, job.runs)
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()
         if self._packing and self._packing.moved_ends:
             self._plan_moved_ends(self._packing)
+
+    def _planned_end(self, job: EngineJob, now: float) -> float:
+        """When a job ends that starts now, on its GPU model. In whole seconds if every turn starts anew, as for the
+        rows of a live cluster."""
+        end = now + job.remaining_s * job.slowdown
+        return end if self._engine.keeps_memory else whole_second(end)
 
     def _plan_moved_ends(self, packing: PackingEngine) -> None:
         """Plan the ends of jobs whose speed has changed. An end that was planned before and comes earlier is ignored,

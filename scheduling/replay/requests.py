@@ -23,6 +23,7 @@ from scheduling.engine.policies import (
     policy_rules,
     rules_factory,
 )
+from scheduling.replay.gpu_types import InvalidGpuTypes, ReplayGpuTypes, parse_gpu_types
 from scheduling.replay.job_profiles import InvalidProfiles, ProfileTable, Row, pairs_from_rows, profiles_from_rows
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
 from scheduling.replay.power_setting import PowerSetting
@@ -38,6 +39,8 @@ SETTING_NAMES = (
 POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # parameters of `power_setting`
 PROFILE_NAMES = ("profiles", "pair_speeds", "draw_profiles")  # parameters of `profile_table`
 LOAD_RANGE = (10, 1000)  # percent
+# Those that the page and the API offer: their replays have no GPU models
+POLICIES_OF_EQUAL_GPUS = tuple(name for name, rules in POLICY_RULES.items() if not rules.weighs_service)
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
 MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh
@@ -113,6 +116,7 @@ def replay_setting(
     quotas: Sequence[QuotaView] = (),
     power: PowerSetting | None = None,
     profiles: ProfileTable | None = None,
+    gpu_types: ReplayGpuTypes | None = None,
 ) -> ReplaySetting:
     """Check all settings together. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
@@ -159,8 +163,10 @@ def replay_setting(
         load=load,
         power=power,
         profiles=profiles,
+        gpu_types=gpu_types,
     )
     _check_power(setting)
+    _check_gpu_types(setting)
     return setting
 
 
@@ -182,6 +188,37 @@ def _check_power(setting: ReplaySetting) -> None:
     if power.budget_kw <= idle_kw:
         why = f"{power.budget_kw:g} is not above the {idle_kw:,.0f} kW that the nodes draw when they are idle"
         raise InvalidReplaySetting("power_budget_kw", why)
+
+
+def gpu_types(text: str | None, requested: str, rows: Sequence[Row]) -> ReplayGpuTypes | None:
+    """The GPU models of a replay; None if all GPUs are equal. Raises `InvalidReplaySetting`."""
+    if not text:
+        for name, used in (("gpu_model", requested), ("gpu_speeds", rows)):
+            if used:
+                raise InvalidReplaySetting(name, "needs gpu_types, the number of nodes of each GPU model")
+        return None
+    try:
+        return parse_gpu_types(text, requested, rows)
+    except InvalidGpuTypes as error:
+        raise InvalidReplaySetting(error.field, error.why) from None
+
+
+def _check_gpu_types(setting: ReplaySetting) -> None:
+    """Reject what does not know GPU models, and quotas for unknown ones."""
+    types = setting.gpu_types
+    known = {model for model, _ in types.nodes} if types else set()
+    if unknown := next((quota.gpu_model for quota in setting.quotas if quota.gpu_model not in {"", *known}), None):
+        raise InvalidReplaySetting("quota", f"no node has {unknown[:40]!r}; gpu_types names the models of the nodes")
+    if types is None:
+        return
+    if (nodes := len(types.node_models)) != setting.nodes:
+        raise InvalidReplaySetting("gpu_types", f"{nodes} nodes have a model, of {setting.nodes}")
+    used: dict[str, object] = {"vcs": setting.pools, "faults": setting.faults, "profiles": setting.profiles}
+    used |= {_power_field(setting.power): setting.power, "checkpoint_s": setting.checkpoint_s}
+    if name := next((name for name, value in used.items() if value), None):
+        raise InvalidReplaySetting(name, "cannot be combined with gpu_types")
+    if setting.placement in ("count", "tune"):
+        raise InvalidReplaySetting("placement", f"{setting.placement} does not know GPU models")
 
 
 def _power_field(power: PowerSetting | None) -> str:
@@ -249,6 +286,15 @@ def check_packing_policies(names: Sequence[str], setting: ReplaySetting) -> None
             raise InvalidReplaySetting(field, f"cannot be combined with {packing}")
 
 
+def check_speed_policies(names: Sequence[str], setting: ReplaySetting) -> None:
+    """Reject policies that weigh service by GPU model without speeds on several models."""
+    weighing = ", ".join(name for name in names if policy_rules(name).weighs_service)
+    types = setting.gpu_types
+    if weighing and not (types and any(types.slowdowns(row.pattern) for row in types.speeds)):
+        why = f"{weighing} needs the speeds of jobs on several GPU models: gpu_types and gpu_speeds"
+        raise InvalidReplaySetting("policy", why)
+
+
 def check_profiled_jobs(setting: ReplaySetting, trace: Trace) -> None:
     """Reject profiles that no job of the trace has."""
     if setting.profiles and not setting.profiles.profiled_jobs(trace):
@@ -288,8 +334,8 @@ def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
 
 
 def parse_quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[QuotaView]:
-    """Parse a CSV table `team,kind,gpus`; an empty kind applies to all jobs of the team. `teams` are those in the
-    trace.
+    """Parse a CSV table `team,kind,gpus`, with an optional column `gpu_model`; an empty kind or model applies to all.
+    `teams` are those in the trace.
     """
     rows = csv.DictReader(lines)
     if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
@@ -321,19 +367,19 @@ def _unknown_team_text(quota: QuotaView) -> str:
 def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:
     """Quotas by their position."""
     quotas: dict[str, QuotaView] = {}
-    seen_keys: set[tuple[str, str]] = set()
+    seen_keys: set[tuple[str, str, str]] = set()
     for where, row in rows:
-        team, kind, gpus = (
-            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus")
+        team, kind, gpus, model = (
+            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus", "gpu_model")
         )
         if kind and kind not in list(JobKind):
             raise InvalidReplaySetting("quota", f"{where}: {kind[:40]} is not one of {', '.join(JobKind)}")
         if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
             raise InvalidReplaySetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
-        if (team, kind) in seen_keys:
+        if (team, kind, model) in seen_keys:
             raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is a duplicate entry")
-        seen_keys.add((team, kind))
-        quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus))
+        seen_keys.add((team, kind, model))
+        quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus), gpu_model=model)
     if not quotas:
         raise InvalidReplaySetting("quota", "contains no team")
     return quotas

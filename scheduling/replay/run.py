@@ -31,6 +31,7 @@ from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
+from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.job_profiles import PackedTime, ProfileTable
 from scheduling.replay.kernel import Arrivals, Outage, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
@@ -71,6 +72,7 @@ class ReplaySetting:
     min_training_jobs: int = MIN_TRAINING_JOBS  # ended jobs needed before trees are trained
     power: PowerSetting | None = None
     profiles: ProfileTable | None = None  # for policies that pack
+    gpu_types: ReplayGpuTypes | None = None  # None: all GPUs are equal
 
     @property
     def gpus(self) -> int:
@@ -366,7 +368,8 @@ def _without_gpus(trace: Trace) -> JobMask:
 
 def _too_wide(trace: Trace, setting: ReplaySetting, nodes: int) -> JobMask:
     """Jobs larger than the pool or the largest node. Under `fifo` all jobs behind one of these would wait forever."""
-    wide = trace.gpus > nodes * setting.gpus_per_node
+    most_nodes = setting.gpu_types.widest if setting.gpu_types else nodes
+    wide = trace.gpus > most_nodes * setting.gpus_per_node
     if _counts_cpu_memory(setting) and setting.placement != "tune":
         times = nodes if setting.placement == "count" else 1  # with `count`, one node has everything
         cpus, memory_mb = _cpu_memory_per_node(trace, setting)
@@ -402,6 +405,7 @@ def replay_nodes(setting: ReplaySetting, nodes: int) -> list[NodeView]:
     """Equal nodes. `count` does not place jobs, so it has all GPUs on one node."""
     count, times = (1, nodes) if setting.placement == "count" else (nodes, 1)
     gpus = setting.gpus_per_node * times
+    models = setting.gpu_types.node_models if setting.gpu_types else [""] * count
     return [
         NodeView(
             id=number,
@@ -410,6 +414,7 @@ def replay_nodes(setting: ReplaySetting, nodes: int) -> list[NodeView]:
             free_gpus=tuple(range(gpus)),
             free_cpus=setting.cpus_per_node * times,
             free_memory_mb=setting.memory_per_node_mb * times,
+            gpu_model=models[number],
             leaf=f"l{number // setting.nodes_per_leaf:05}" if setting.nodes_per_leaf else "",
         )
         for number in range(count)
@@ -427,6 +432,9 @@ def arrivals(
     """The jobs of the trace as columns for `replay`. `watts` are needed under a power budget."""
     takes = trace.runtime_s if stalls is None else trace.runtime_s + stalls
     expected_s = time_limits(trace) if setting.as_live else expected_run_times(takes, setting.noise, setting.seed)
+    if setting.gpu_types and not setting.as_live:  # reservations must hold on any model
+        longest = np.array(setting.gpu_types.longest(trace.names.words))
+        expected_s = expected_s * longest[trace.names.codes]
     return Arrivals(
         submit_s=trace.submit_s.tolist(),
         runtime_s=takes.tolist(),
@@ -463,6 +471,8 @@ def _job_request_groups(
     columns += [trace.kinds.codes] * has_owners
     columns += [trace.pools.codes] * bool(setting.shares_one_pool or setting.quotas)
     columns += [watts] if watts is not None else []
+    if setting.gpu_types:
+        columns += [np.array(setting.gpu_types.codes(trace.names), dtype=np.int64)[trace.names.codes]]
     guaranteed = {_pool_code(trace, name): name for name in setting.pools} if setting.shares_one_pool else {}
     groups: dict[int, RequestGroup] = {}
     by_job = []
@@ -510,7 +520,8 @@ def _request(
 ) -> ResourceRequest:
     if milli := int(trace.gpu_milli[row]):
         return ResourceRequest(gpu_milli=milli, cpus=cpus, memory_mb=memory_mb, pool=of_pool)
-    return gang_request(int(trace.gpus[row]), setting, cpus, memory_mb, of_pool)
+    need = gang_request(int(trace.gpus[row]), setting, cpus, memory_mb, of_pool)
+    return setting.gpu_types.completed(need, trace.names[row]) if setting.gpu_types else need
 
 
 def gang_request(

@@ -62,10 +62,11 @@ class ExactReplayLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class StartEstimate:
-    """The median and the late estimate."""
+    """The median and the late estimate, and how many times as long the job then runs as on its first GPU model."""
 
     p50: datetime
     p90: datetime
+    slowdown: float = 1.0
 
 
 def start_estimates(
@@ -87,7 +88,11 @@ def start_estimates(
     late = times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
     always = np.isfinite(times[-1])  # nan sorts last: such a job did not start in at least one draw
     return {
-        job.id: StartEstimate(p50=_start_datetime(p50, snapshot.now), p90=_start_datetime(p90, snapshot.now))
+        job.id: StartEstimate(
+            p50=_start_datetime(p50, snapshot.now),
+            p90=_start_datetime(p90, snapshot.now),
+            slowdown=forward.mean_slowdown(job.id, draws),
+        )
         for job, p50, p90, always_starts in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
         if always_starts
     }
@@ -157,7 +162,13 @@ class _ForwardReplay:
                 for job, ran_s in zip(self._running, past, strict=True)
             ]
         )
+        self._slowdowns: dict[int, float] = {}  # job id -> sum over all draws; only for jobs that choose a GPU model
+        self._chooses = snapshot_engine.engine.chooses_models
         self._grid = self._grid_step(sum(node.gpus for node in snapshot.nodes)) if self.jobs > limits.jobs else 0
+
+    def mean_slowdown(self, job_id: int, draws: int) -> float:
+        """The mean over all draws of a job that started in each."""
+        return self._slowdowns[job_id] / draws if job_id in self._slowdowns else 1.0
 
     def _group_number(self, waiting_job: WaitingJob) -> int:
         owner = QuotaOwner.of(waiting_job)
@@ -183,7 +194,7 @@ class _ForwardReplay:
         remaining = self._draw_run_times(self._left, dice)
         running = state.adopt(self._empty.running, len(self.waiting))
         for job, more in zip(running, remaining, strict=True):
-            job.began, job.remaining_s = self._now, more
+            job.began, job.remaining_s = self._now, more / job.slowdown
         groups = [state.engine.request_group(need, owner, owner.team) for need, owner in self._group_keys]
         count = len(self.waiting)
         arrivals = Arrivals(
@@ -207,9 +218,17 @@ class _ForwardReplay:
             delay = max((boots.pop(number, 0.0) for number, _ in job.places or ()), default=0.0)
             if delay and job.runs == 1:
                 delays[job.number] = delay
-            job.remaining_s += delay
+            job.remaining_s += delay / job.slowdown
 
-        on_start = wait_for_boot if boots else None
+        def run_on_model(job: EngineJob, now: float) -> None:
+            """The limit ends a job that is too slow on its model."""
+            if len(job.group.need.slowdowns):
+                job.remaining_s = min(job.remaining_s, job.expected_s / job.slowdown)
+                job_id = self.waiting[job.number].id
+                self._slowdowns[job_id] = self._slowdowns.get(job_id, 0.0) + job.slowdown * (job.runs == 1)
+            wait_for_boot(job, now)
+
+        on_start = run_on_model if self._chooses else wait_for_boot if boots else None
         outcome = replay(state.engine, arrivals, running=running, victims_stop_first=rules.preempts, on_start=on_start)
         for number, delay in delays.items():
             outcome.started[number] += delay

@@ -7,7 +7,7 @@ import json
 import pytest
 from acme_client.api import Refused, format_error_body
 
-from jobs.models import Cluster, Node
+from jobs.models import Cluster, Node, Quota, Team
 from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -139,6 +139,40 @@ def test_power_budgets_are_set_listed_and_removed(cluster):
 
     assert cluster("power-budget", "seren", "--rack", "r01", "--remove").stdout == "seren rack r01: removed.\n"
     assert list(Cluster.objects.get().power_budgets.values_list("limit_w", flat=True)) == [45_500]
+
+
+def test_quotas_are_listed_with_their_use(cluster):
+    row = Cluster.objects.get()
+    team = Team.objects.filter(memberships__isnull=False).first()
+    Quota.objects.create(cluster=row, team=team, kind="", gpus=16)
+    Quota.objects.create(cluster=row, team=team, kind="", gpu_model="h100", gpus=8)
+
+    header, *rows = cluster("quotas", "seren").stdout.splitlines()
+
+    assert header.split() == ["TEAM", "KIND", "GPU", "MODEL", "GPUS", "USED", "LEFT"]
+    assert [line.split()[1:] for line in rows] == [["-", "-", "16", "0", "16"], ["-", "h100", "8", "0", "8"]]
+    assert len(cluster("quotas", "seren", "--model", "h100").stdout.splitlines()) == 2
+
+
+def test_speeds_of_gpu_models_are_set_listed_and_removed(cluster):
+    models = Node.objects.order_by("pk")
+    Node.objects.filter(pk=models[0].pk).update(gpu_model="h100")
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "2.2").stdout == "llama-* on h100: 2.2.\n"
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "3").stdout == "llama-* on h100: 3.\n"
+
+    header, row = cluster("gpu-speeds", "seren").stdout.splitlines()
+    assert (header.split(), row.split()) == (["JOB", "NAME", "GPU", "MODEL", "SPEED"], ["llama-*", "h100", "3"])
+    assert cluster("gpu-speeds", "seren", "llama-*", "h100", "--remove").stdout == "llama-* on h100: removed.\n"
+    assert not Cluster.objects.get().gpu_speeds.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("a", "h100", "2", "--remove"), ("a", "--remove"), ("a", "h100", "--remove")],
+    ids=["both", "no model", "nothing to remove"],
+)
+def test_wrong_use_of_speeds_is_refused(cluster, words):
+    assert cluster("gpu-speeds", "seren", *words).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from scheduling.engine.policies.fair import FairRules
 from scheduling.engine.policies.fifo import FifoRules, FifoSkipRules
 from scheduling.engine.policies.gandiva import GandivaRules
 from scheduling.engine.policies.gittins import GittinsRules
+from scheduling.engine.policies.las_aware import LasAwareRules
 from scheduling.engine.policies.lucid import LucidRules
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.policies.qssf_ml import QssfMlRules
@@ -46,6 +47,7 @@ ALL_POLICY_RULES = (
     QssfRules,
     QssfMlRules,
     TiresiasRules,
+    LasAwareRules,
     GittinsRules,
     EasyRules,
     ConservativeRules,
@@ -68,6 +70,7 @@ LIVE_POLICY_RULES = (
     QssfRules,
     QssfMlRules,
     TiresiasRules,
+    LasAwareRules,
     EasyRules,
     ConservativeRules,
     FairRules,

@@ -52,9 +52,12 @@ class MaintenanceSchedule:
 
     def eligible_nodes(self, group: RequestGroup, at: float) -> NodeSet:
         """The nodes on which the group may start at that time, regardless of what is free on them."""
+        matching = group.matching_nodes
+        if group.barred_nodes:
+            matching &= self._all_nodes & ~group.barred_nodes
         if not self.periods:
-            return group.matching_nodes
-        return group.matching_nodes & self._all_nodes & ~blocked_nodes(self.periods, group.need.runs_s, at)
+            return matching
+        return matching & self._all_nodes & ~blocked_nodes(self.periods, group.need.runs_s, at)
 
     def nodes_closed_at(self, at: float) -> NodeSet:
         """The nodes that maintenances keep closed at that time."""

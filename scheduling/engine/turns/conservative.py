@@ -172,7 +172,7 @@ def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> 
 
 def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: float) -> bool:
     """Start a job whose reservation is due. False if its GPUs are not available on the planned nodes."""
-    if engine.quota_usage and engine.is_over_quota(job.group):
+    if engine.quota_usage and (engine.is_over_quota(job.group) or _is_barred(job.group, planned)):
         engine.reservation.drop()  # jobs before it used up the quota, so its place is free for others
     elif engine.rules.claims:
         places = claim_placement(engine, job, sum(1 << node for node, _ in planned), now)
@@ -182,6 +182,11 @@ def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: f
     else:
         _start_and_dequeue(engine, job, planned, now)
     return True
+
+
+def _is_barred(group: RequestGroup, planned: GpuPlacement) -> bool:
+    """Whether a quota for a GPU model keeps the group from these nodes by now."""
+    return any(group.barred_nodes >> node & 1 for node, _ in planned)
 
 
 def _start_and_dequeue(engine: Engine, job: EngineJob, places: GpuPlacement, now: float) -> None:

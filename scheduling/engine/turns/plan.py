@@ -48,7 +48,8 @@ class ReservationPlan:
         self.reservation_count = 0  # reservations made from the queue
         self._requests: list[ResourceRequest] = []
         self._numbers: dict[ResourceRequest, int] = {}
-        self._never_before: dict[int, KnownStarts] = {}  # by request number
+        # By request number, and nodes that a quota bars
+        self._never_before: dict[tuple[int, NodeSet], KnownStarts] = {}
         groups = list(_with_reopenings(engine, _end_groups(engine, now)))
         for at, ended in groups:
             for job in ended:
@@ -125,6 +126,9 @@ class ReservationPlan:
             numbered = self._known[group.shape] = need, self._request_number(need)
         return numbered
 
+    def _limit_key(self, group: RequestGroup) -> tuple[int, NodeSet]:
+        return self._numbered_request(group)[1], group.barred_nodes
+
     def _request_number(self, request: ResourceRequest) -> int:
         if (number := self._numbers.get(request)) is None:
             number = self._numbers[request] = len(self._requests)
@@ -170,7 +174,7 @@ class ReservationPlan:
 
     def _record_start(self, job: EngineJob, begins: float) -> None:
         """Remember, per run time, the latest start of jobs that take no longer. Used by `_earliest_known_start`."""
-        takes, starts = self._never_before.setdefault(self._numbered_request(job.group)[1], ([], []))
+        takes, starts = self._never_before.setdefault(self._limit_key(job.group), ([], []))
         at = ends = bisect_left(takes, job.expected_s)
         while ends < len(takes) and starts[ends] <= begins:
             ends += 1
@@ -179,7 +183,7 @@ class ReservationPlan:
 
     def _earliest_known_start(self, job: EngineJob) -> float:
         """A lower bound of the start. The plan only fills up, so equal requests that take as long start no earlier."""
-        takes, starts = self._never_before.get(self._numbered_request(job.group)[1], NO_KNOWN_STARTS)
+        takes, starts = self._never_before.get(self._limit_key(job.group), NO_KNOWN_STARTS)
         at = bisect_right(takes, job.expected_s)
         return starts[at - 1] if at else -math.inf
 

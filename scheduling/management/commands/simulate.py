@@ -5,6 +5,7 @@ manage.py simulate trace.csv.gz --policy easy,my_module:MyPolicy --nodes 80
 manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json report.json
 manage.py simulate acme:seren --jobs 20000 --policy fifo,easy --power-budget-kw 1400 --price-per-kwh 0.2 --sleep
 manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live.json
+manage.py simulate trace.csv.gz --policy easy --nodes 12 --gpu-types h100=4,a100=8 --gpu-speeds speeds.csv
 """
 
 from __future__ import annotations
@@ -73,6 +74,22 @@ class Command(BaseCommand):
         add("--cpus-per-node", type=int, default=0, help="CPUs per node (default: CPUs are not counted)")
         add("--memory-per-node-mb", type=int, default=0, help="memory per node (default: memory is not counted)")
         add(
+            "--gpu-types",
+            metavar="MODEL=NODES,…",
+            help="GPU models and their numbers of nodes, such as h100=4,a100=8 (default: all GPUs are equal)",
+        )
+        add(
+            "--gpu-model",
+            default="",
+            metavar="MODEL|MODEL",
+            help="models that jobs accept, in order of preference; run times are those on the first (default: all)",
+        )
+        add(
+            "--gpu-speeds",
+            metavar="FILE",
+            help="CSV pattern,gpu_model,speed: how fast jobs are on each model, by the name of the job",
+        )
+        add(
             "--vcs",
             metavar="FILE",
             help="CSV vc,nodes: virtual clusters and their nodes; their jobs run on these nodes only",
@@ -94,7 +111,7 @@ class Command(BaseCommand):
             metavar="KINDS",
             help="acme: preemptible kinds that may borrow, separated by commas (evaluation); '' for none",
         )
-        add("--quota", metavar="FILE", help="CSV team,kind,gpus: quotas of teams; an empty kind means all kinds")
+        add("--quota", metavar="FILE", help="CSV team,kind,gpus[,gpu_model]: quotas of teams; empty means all")
         add("--policy-settings", metavar="JSON", help='settings by policy: \'{"acme": {"order": "sjf"}}\'')
         add("--noise", default="none", help="error of run time estimates: none, helios, or a log-normal's sigma")
         add(
@@ -145,6 +162,7 @@ class Command(BaseCommand):
             setting = _replay_setting(nodes, options, _quotas(options["quota"], policies, history))
             requests.check_power_policies(policies, setting)
             requests.check_packing_policies(policies, setting)
+            requests.check_speed_policies(policies, setting)
             requests.check_profiled_jobs(setting, history)
             special = requests.parse_policy_settings(options["policy_settings"] or "{}", policies)
             if options["plots"]:
@@ -290,6 +308,9 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
             profiles=_rows("profiles", options["profiles"]),
             pair_speeds=_rows("pair_speeds", options["pair_speeds"]),
             draw_profiles=options["draw_profiles"],
+        ),
+        gpu_types=requests.gpu_types(
+            options["gpu_types"], options["gpu_model"], _rows("gpu_speeds", options["gpu_speeds"])
         ),
         **{name: options[name] for name in same},
     )

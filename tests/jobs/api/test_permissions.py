@@ -18,7 +18,16 @@ from jobs.core.lifecycle import State
 from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.models import Campaign, EvaluationRule, NodeSleep, PowerBudget, Simulation, Suite, UploadedTrace
+from scheduling.models import (
+    Campaign,
+    EvaluationRule,
+    GpuSpeed,
+    NodeSleep,
+    PowerBudget,
+    Simulation,
+    Suite,
+    UploadedTrace,
+)
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns import campaign_make as campaigns
@@ -75,6 +84,9 @@ BODIES = {
     "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
+    "clusters/<slug:name>/gpu-speeds/": {"pattern": "a*", "gpu_model": "a100", "speed": 2},
+    "clusters/<slug:name>/gpu-speeds/<int:number>/": {"speed": 3},
+    "clusters/<slug:name>/gpu-speeds/<int:number>/remove/": {},
     "clusters/<slug:name>/power-budgets/": {"limit_kw": 90},
     "clusters/<slug:name>/power-budgets/<int:number>/": {"limit_kw": 80},
     "clusters/<slug:name>/power-budgets/<int:number>/remove/": {},
@@ -135,6 +147,7 @@ PARTS = {
     "<node_name:name>": lambda job: "gpu001",
     "sleeps/<int:number>/wake": lambda job: f"sleeps/{sleep_of(job, 'requested').pk}/wake",
     "sleeps/<int:number>": lambda job: f"sleeps/{sleep_of(job, 'proposed').pk}",
+    "gpu-speeds/<int:number>": lambda job: f"gpu-speeds/{speed_of(job).pk}",
     "power-budgets/<int:number>": lambda job: f"power-budgets/{budget_of(job).pk}",
     "<int:number>": lambda job: maintenance_of(job).pk,
     "teams/<slug:name>": lambda job: f"teams/{job.team.name}",
@@ -168,6 +181,12 @@ def sleep_of(job, state):
     node = Node.objects.get(cluster=job.cluster, name="gpu004")
     known = NodeSleep.objects.filter(node=node).first()
     return known or NodeSleep.objects.create(cluster=job.cluster, node=node, state=state)
+
+
+def speed_of(job):
+    return GpuSpeed.objects.get_or_create(cluster=job.cluster, pattern="*", gpu_model="a100", defaults={"speed": 1.0})[
+        0
+    ]
 
 
 def budget_of(job):

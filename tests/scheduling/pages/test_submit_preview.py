@@ -268,7 +268,7 @@ def test_the_api_previews_without_creating_a_job(door, seren):
 
     assert (said["starts_now"], said["free_gpus"], said["fitting_nodes"]) == (True, 32, 4)
     assert (said["most_gpu_hours"], said["most_cost"]) == (8.0, 16.0)
-    assert said["quotas"] == [{"kind": None, "quota_gpus": 12, "allocated_gpus": 0, "left_gpus": 12}]
+    assert said["quotas"] == [{"kind": None, "gpu_model": "", "quota_gpus": 12, "allocated_gpus": 0, "left_gpus": 12}]
     assert not Job.objects.exists()
 
 

@@ -16,10 +16,12 @@ from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
 from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
+from scheduling.engine.gpu_speeds import GivenSpeed
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay.as_live import starts_sha256, trace_as_live
+from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 
 SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=("evaluation",))
@@ -223,3 +225,74 @@ def test_doors_agree_on_shares_of_gpus(policy, given_settings):
 
     assert live == replayed
     assert {start.row for start in live} == set(range(40))
+
+
+GPU_TYPES = ReplayGpuTypes(
+    nodes=(("h100", 1), ("a100", 2)),
+    requested="h100|a100",
+    speeds=tuple(
+        GivenSpeed(pattern=pattern, gpu_model=model, speed=speed)
+        for pattern, model, speed in (("x*", "h100", 2), ("x*", "a100", 1), ("y", "h100", 4), ("y", "a100", 1))
+    ),
+)
+
+
+def trace_of_types(seed, jobs=30):
+    """Jobs of three names: `z` has no speeds. Run times are whole seconds on both models."""
+    dice = np.random.default_rng(seed)
+    columns = {name: dice.choice(list(words), jobs).tolist() for name, words in (("users", "pq"), ("names", "xyz"))}
+    columns["kinds"] = dice.choice(["pretrain", "evaluation"], jobs).tolist()
+    times = {"submit_s": np.sort(dice.integers(0, 6000, jobs)), "runtime_s": dice.integers(1, 2000, jobs)}
+    limits = dice.choice([float("nan"), 9000.0], jobs)
+    return trace_from_columns("types", gpus=dice.choice([1, 2, 4, 4], jobs), limit_s=limits, **times, **columns)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("policy", "given_settings"), POLICIES)
+def test_doors_agree_on_jobs_that_choose_a_gpu_model(policy, given_settings):
+    trace = trace_as_live(trace_of_types(3), SETTING.gpus_per_node)
+    setting = dataclasses.replace(SETTING, gpu_types=GPU_TYPES, policy_settings=given_settings)
+    without_speeds = dataclasses.replace(setting, gpu_types=dataclasses.replace(GPU_TYPES, speeds=()))
+
+    live, replayed = both_doors(trace, policy, setting)
+
+    assert live == replayed
+    assert {start.row for start in live} == set(range(len(trace)))
+    assert live != list(run_policy(replayable_rows(trace, setting), policy, without_speeds).starts)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("given_settings", [{}, {"backfill": "conservative"}, {"order": "fair"}])
+def test_doors_agree_on_quotas_for_gpu_models(given_settings):
+    trace = trace_as_live(trace_of_types(7), SETTING.gpus_per_node)
+    trace = dataclasses.replace(trace, pools=trace.users)
+    quotas = (
+        QuotaView(team="p", kind=None, gpus=4, gpu_model="a100"),
+        QuotaView(team="q", kind=JobKind.PRETRAIN, gpus=2, gpu_model="h100"),
+    )
+    setting = dataclasses.replace(
+        SETTING, gpu_types=GPU_TYPES, best_effort=(), quotas=quotas, policy_settings=given_settings
+    )
+
+    live, replayed = both_doors(trace, "acme", setting)
+
+    assert live == replayed
+    assert live != list(
+        run_policy(replayable_rows(trace, setting), "acme", dataclasses.replace(setting, quotas=())).starts
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("policy", RANKING_POLICIES)
+def test_doors_agree_on_preempted_jobs_that_choose_a_gpu_model(policy):
+    """With slowdowns that are no whole numbers, so that work left over from a stop is none either."""
+    speeds = [("a", 7, 3), ("b", 1.5, 1), ("c", 1, 1.3)]
+    rows = [(name, model, speed) for name, *both in speeds for model, speed in zip(("h100", "a100"), both, strict=True)]
+    given = tuple(GivenSpeed(pattern=name, gpu_model=model, speed=speed) for name, model, speed in rows)
+    trace = crowded_trace(4, jobs=40)
+    setting = dataclasses.replace(SETTING, gpu_types=dataclasses.replace(GPU_TYPES, speeds=given))
+
+    live, replayed = both_doors(trace, policy, setting)
+
+    assert live == replayed
+    assert len(live) > len({start.row for start in live}) + 3

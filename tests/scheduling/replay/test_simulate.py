@@ -440,3 +440,75 @@ def test_report_counts_missed_deadlines_of_a_trace_that_has_some(tmp_path):
 
     assert [line.split()[-2:] for line in lines if line.startswith("deadlines missed")] == [["1", "0"]]
     assert [run["deadlines"] for run in runs(*words)] == [{"jobs": 2, "missed": 1}, {"jobs": 2, "missed": 0}]
+
+
+# GPU models
+
+SPEEDS = "pattern,gpu_model,speed\nlong,h100,4\nlong,a100,1\n"
+
+
+@pytest.fixture
+def two_models(tmp_path):
+    """One node of each model. The second long job comes an hour before the first ends."""
+    path, speeds = tmp_path / "types.csv", tmp_path / "speeds.csv"
+    with path.open("w") as out:
+        write_trace(trace((0, 7200, 8), (3600, 7200, 8), names=["long", "long"]), out)
+    speeds.write_text(SPEEDS)
+    return str(path), "--nodes", "2", "--gpu-types", "h100=1,a100=1", "--gpu-speeds", str(speeds)
+
+
+def test_job_that_ends_earlier_after_a_wait_for_h100_waits(two_models):
+    (waited,) = runs(*two_models, "--policy", "fifo")
+    (took,) = runs(*two_models[:-2], "--policy", "fifo")
+    (slow,) = runs(*two_models, "--policy", "fifo", "--gpu-model", "a100")
+
+    assert waited["queue_s"]["max"] == 3600
+    assert (took["queue_s"]["max"], took["makespan_s"]) == (0, 10800)
+    assert slow["makespan_s"] == 14400
+
+
+def test_job_runs_longer_on_a_slower_model(two_models, tmp_path):
+    speeds = tmp_path / "near.csv"
+    speeds.write_text(SPEEDS.replace("long,h100,4", "long,h100,1.25"))
+
+    (run,) = runs(*two_models[:-1], str(speeds), "--policy", "fifo")
+
+    assert (run["queue_s"]["max"], run["makespan_s"]) == (0, 3600 + 9000)
+
+
+BAD_TYPES = {
+    "no number": (("--gpu-types", "h100"), "gpu_types: 'h100' is not a GPU model with its number of nodes"),
+    "twice": (("--gpu-types", "a=1,a=1"), "gpu_types: a=1,a=1 has a model twice"),
+    "other number of nodes": (("--gpu-types", "a=3"), "gpu_types: 3 nodes have a model, of 2"),
+    "unknown model": (("--gpu-types", "a=1,b=1", "--gpu-model", "c"), "gpu_model: c is not one of a, b"),
+    "twice requested": (("--gpu-types", "a=1,b=1", "--gpu-model", "a|a"), "gpu_model: a is named twice"),
+    "model alone": (("--gpu-model", "a"), "gpu_model: needs gpu_types"),
+    "power": (("--gpu-types", "a=1,b=1", "--energy"), "energy: cannot be combined with gpu_types"),
+    "placement": (("--gpu-types", "a=1,b=1", "--placement", "tune"), "placement: tune does not know GPU models"),
+}
+
+
+@pytest.mark.parametrize(("words", "error"), BAD_TYPES.values(), ids=BAD_TYPES)
+def test_invalid_gpu_models_are_refused(file, words, error):
+    with pytest.raises(CommandError, match=re.escape(error)):
+        simulate(file, "--nodes", "2", *words)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [("x,h100,0", "'0' is not a speed above 0"), ("x,v100,1", "no node has 'v100'"), (",h100,1", "pattern is empty")],
+)
+def test_invalid_speed_of_a_replay_names_its_line(two_models, tmp_path, row, error):
+    speeds = tmp_path / "bad.csv"
+    speeds.write_text(f"{SPEEDS}{row}\n")
+
+    with pytest.raises(CommandError, match=re.escape(f"gpu_speeds: {speeds} line 4: {error}")):
+        simulate(*two_models[:-1], str(speeds))
+
+
+def test_policy_that_weighs_service_needs_speeds(two_models):
+    refused = re.escape("policy: las-aware needs the speeds of jobs on several GPU models: gpu_types and gpu_speeds")
+
+    with pytest.raises(CommandError, match=refused):
+        simulate(*two_models[:-2], "--policy", "las-aware")
+    assert runs(*two_models, "--policy", "las-aware")[0]["jobs"] == 2

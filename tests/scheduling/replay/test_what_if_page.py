@@ -11,9 +11,9 @@ from django.test import Client
 from jobs.models import Cluster, Quota, TeamRole, clock
 from scheduling.actions import simulations as simulation_actions
 from scheduling.core.replay_comparison import comparison_row, csv_rows, format_figure, sections
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Simulation
+from scheduling.replay.requests import POLICIES_OF_EQUAL_GPUS
 from tests import make
 
 ASKED = {"trace": "acme:kalos", "team": "pretraining", "policies": ["fifo", "easy"], "jobs": "60", "days": "30"}
@@ -100,7 +100,7 @@ def test_policies_and_placements_are_grouped_by_what_they_need_to_know(people):
     boxes = {name: BOX.findall(group) for name, group in FIELDSET.findall(page)}
     checked = [value for group in boxes.values() for value, rest in group if "checked" in rest]
     assert [value for value, _ in boxes["Deadlines"]] == ["edf", "chronus"]
-    assert sorted(value for group in boxes.values() for value, _ in group) == sorted(POLICY_RULES)
+    assert sorted(value for group in boxes.values() for value, _ in group) == sorted(POLICIES_OF_EQUAL_GPUS)
     assert sorted(checked) == ["acme", "easy"]
     assert '<optgroup label="CPUs and memory">' in page
     assert "tune – CPUs and memory shared" in page

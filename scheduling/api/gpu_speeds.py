@@ -1,0 +1,246 @@
+"""Speeds of GPU models in the API: list, add, change and remove those of a cluster, and show those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import path
+from rest_framework.response import Response
+
+from jobs.api.clusters import visible_cluster
+from jobs.api.jobs import MAX_REASON_LENGTH
+from jobs.api.shapes import CLUSTER_DETAIL
+from jobs.core import parsing
+from jobs.models import Cluster, TokenScope
+from jobs.rest import etags, query_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    ApiEndpoint,
+    ChangeableDetailEndpoint,
+    ListEndpoint,
+    find_or_404,
+    lock_unchanged_row,
+    reject_unknown_params,
+)
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import ResourceShape, datetime_field, integer_field, nested_list_field, number_field, text_field
+from scheduling.actions import gpu_speeds as speed_actions
+from scheduling.actions.gpu_speeds import GpuSpeedConflict
+from scheduling.engine.gpu_speeds import SpeedSource
+from scheduling.models import GpuSpeed
+from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH, MAX_SPEED
+from scheduling.queries.gpu_speeds import job_model_speeds
+
+TAG = "Clusters and teams"
+UNIT = "Steps per second, or any unit that all models of the pattern share; only ratios count."
+PATTERN = "A job name; * stands for any text, ? for one character. The most specific pattern counts."
+
+GPU_SPEED = ResourceShape(
+    "GpuSpeed",
+    {
+        "id": integer_field(),
+        "pattern": text_field(PATTERN),
+        "gpu_model": text_field(),
+        "speed": number_field(UNIT),
+        "created_at": datetime_field(),
+    },
+)
+REASON = text_field("Recorded with the change.", required=False)
+NEW_SPEED = ResourceShape(
+    "NewGpuSpeed",
+    {
+        "pattern": text_field(PATTERN),
+        "gpu_model": text_field("A model that nodes of the cluster have."),
+        "speed": number_field(UNIT, high=MAX_SPEED),
+        "reason": REASON,
+    },
+    example={"pattern": "llama-*", "gpu_model": "h100", "speed": 2.2},
+)
+SPEED_CHANGE = ResourceShape(
+    "GpuSpeedChange", {"speed": number_field(UNIT, high=MAX_SPEED), "reason": REASON}, example={"speed": 2.4}
+)
+CHANGE_READERS: dict[str, parsing.FieldReader] = {
+    "speed": parsing.number_reader(0, MAX_SPEED),
+    "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
+}
+NEW_READERS: dict[str, parsing.FieldReader] = {
+    **CHANGE_READERS,
+    "pattern": parsing.text_reader(MAX_PATTERN_LENGTH),
+    "gpu_model": parsing.text_reader(40),
+}
+MODEL_SPEED = ResourceShape(
+    "JobModelSpeed",
+    {
+        "gpu_model": text_field(),
+        "speed": number_field("In the unit of its source; null: unknown.", nullable=True),
+        "attempts": integer_field("Number of attempts, for measured speeds.", low=0),
+        "slowdown": number_field(
+            "How many times as long the job runs as on the first model; null if a speed is unknown.", nullable=True
+        ),
+    },
+)
+JOB_SPEEDS = ResourceShape(
+    "JobGpuSpeeds",
+    {
+        "source": text_field(
+            "given: by an operator; measured: median steps per second of the newest attempts with the same user, name "
+            "and number of GPUs.",
+            choices=list(SpeedSource),
+        ),
+        "pattern": text_field("The pattern of given speeds, else empty."),
+        "models": nested_list_field(
+            MODEL_SPEED,
+            "Those that the job requests, in its order of preference; else those with a known speed.",
+            get=lambda row: [MODEL_SPEED.show(one) for one in row.models],
+        ),
+    },
+)
+
+
+def _find_cluster(name: str) -> Cluster:
+    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
+    return row
+
+
+def _find_speed(cluster: str, number: int) -> GpuSpeed:
+    rows = GpuSpeed.objects.select_related("cluster").filter(cluster__name=cluster)
+    row: GpuSpeed = find_or_404(rows, "GPU speed", pk=number)
+    return row
+
+
+def _raise_conflicts(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except GpuSpeedConflict as error:
+        raise Conflict(str(error)) from None
+
+
+class GpuSpeedList(ListEndpoint, ActionEndpoint):
+    """List the speeds of GPU models that operators have given; add one."""
+
+    tag = TAG
+    what = "GPU speeds"
+    shape = GPU_SPEED
+    filters = {
+        "pattern": query_params.text_filter("pattern"),
+        "gpu_model": query_params.text_filter("gpu_model"),
+    }
+    ordering = "id"
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
+            says="List how fast jobs are on each GPU model of a cluster, as operators know it",
+            answer=GPU_SPEED,
+            many=True,
+            team=True,
+        ),
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE,
+            says="Add the speed of jobs of some names on a GPU model",
+            body=NEW_SPEED,
+            answer=GPU_SPEED,
+            status=201,
+            operator=True,
+            conflicts=True,
+            team=True,
+        ),
+    }
+
+    def rows(self, name: str) -> QuerySet[GpuSpeed]:
+        return GpuSpeed.objects.filter(cluster=_find_cluster(name))
+
+    def work(self, name: str) -> Response:
+        cluster = visible_cluster(name, self.caller)
+        etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
+        values = self.body(NEW_READERS, "a GPU speed")
+        for field in ("pattern", "gpu_model", "speed"):
+            if field not in values:
+                raise InvalidRequestField(field, "is required")
+        why = values.pop("reason", "")
+        added = _raise_conflicts(lambda: speed_actions.add(cluster, author=self.author, why=why, **values))
+        address = self.request.build_absolute_uri(f"{self.request.path}{added.pk}/")
+        shown = GPU_SPEED.show(_find_speed(name, added.pk))
+        return Response(shown, status=201, headers={"Location": address})
+
+
+class GpuSpeedDetail(ChangeableDetailEndpoint):
+    """One speed."""
+
+    tag = TAG
+    shape = GPU_SPEED
+    rules = {
+        "GET": EndpointRule(scope=TokenScope.READ, says="One speed on a GPU model", answer=GPU_SPEED, team=True),
+        "PATCH": EndpointRule(
+            scope=TokenScope.OPERATE,
+            says="Change the speed of jobs on a GPU model",
+            body=SPEED_CHANGE,
+            answer=GPU_SPEED,
+            operator=True,
+            conflicts=True,
+            team=True,
+        ),
+    }
+
+    def row(self, name: str, number: int) -> GpuSpeed:
+        return _find_speed(name, number)
+
+    def changes(self) -> dict[str, Any]:
+        values = self.body(CHANGE_READERS, "a GPU speed")
+        if "speed" not in values:
+            raise InvalidRequestField("speed", "is required")
+        return values
+
+    def change(self, row: GpuSpeed, values: dict[str, Any]) -> None:
+        why = values.get("reason", "")
+        _raise_conflicts(lambda: speed_actions.change(row, speed=values["speed"], author=self.author, why=why))
+
+
+class RemoveGpuSpeed(ActionEndpoint):
+    """Remove a speed."""
+
+    tag = TAG
+    rules = {
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE,
+            says="Remove the speed of jobs on a GPU model. Measured speeds are used instead, if there are any",
+            body=ResourceShape("GpuSpeedRemoval", {"reason": REASON}, example={"reason": "measured by now"}),
+            answer=GPU_SPEED,
+            operator=True,
+            conflicts=True,
+            team=True,
+        )
+    }
+
+    def work(self, name: str, number: int) -> Response:
+        values = self.body({"reason": CHANGE_READERS["reason"]}, "the verb remove")
+        row = lock_unchanged_row(self.request, GPU_SPEED, lambda: _find_speed(name, number))
+        document = GPU_SPEED.show(row)
+        _raise_conflicts(lambda: speed_actions.remove(row, author=self.author, why=values.get("reason", "")))
+        return Response(document)
+
+
+class JobGpuSpeeds(ApiEndpoint):
+    """How fast a job is on each GPU model."""
+
+    tag = "Jobs"
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="How fast a job is on each GPU model, if known", answer=JOB_SPEEDS, team=True
+        )
+    }
+
+    def get(self, request: Any, id: str) -> Response:
+        reject_unknown_params(request)
+        job = find_or_404(self.caller.jobs().select_related("cluster"), "job", public_id=id)
+        return Response(JOB_SPEEDS.show(job_model_speeds(job)))
+
+
+urlpatterns = [
+    path("clusters/<slug:name>/gpu-speeds/", GpuSpeedList.as_view()),
+    path("clusters/<slug:name>/gpu-speeds/<int:number>/", GpuSpeedDetail.as_view()),
+    path("clusters/<slug:name>/gpu-speeds/<int:number>/remove/", RemoveGpuSpeed.as_view()),
+    path("jobs/<str:id>/gpu-speeds/", JobGpuSpeeds.as_view()),
+]

@@ -1,0 +1,1 @@
+"""GPU models on the settings page of a cluster."""

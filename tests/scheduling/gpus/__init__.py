@@ -1,0 +1,1 @@
+"""Several GPU models: speeds, the choice between models, quotas for one, and least attained service."""
