@@ -11,10 +11,10 @@ from datetime import datetime
 
 from django.db.models import Count
 
+from jobs.core.lifecycle import POWER
 from jobs.models import Cluster, Job
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.cluster import PowerBudget as EngineBudget
-from scheduling.engine.explain import POWER_REASON, named_budgets
 from scheduling.engine.live import held_watts
 from scheduling.models import PowerBudget
 from scheduling.power.live_power import idle_node_w
@@ -62,12 +62,11 @@ def budget_states(cluster: Cluster, now: datetime) -> list[BudgetState]:
 
 
 def _waiting_jobs(cluster: Cluster) -> Counter[str]:
-    """Return how many jobs wait because of each budget, by name. A long list of budgets is not named in full."""
-    jobs = Job.objects.waiting().filter(cluster=cluster, reason=POWER_REASON).order_by()
+    """Return how many jobs wait because of each budget, by name."""
+    jobs = Job.objects.waiting().filter(cluster=cluster, reason=POWER).order_by()
     counts: Counter[str] = Counter()
-    for why, count in jobs.values_list("why").annotate(Count("pk")):
-        for name in named_budgets(why):
-            counts[name] += count
+    for names, count in jobs.values_list("power_budgets").annotate(Count("pk")):
+        counts.update(dict.fromkeys(names, count))
     return counts
 
 

@@ -182,6 +182,7 @@ def test_jobs_start_up_to_the_budget_of_the_cluster(seren, policy):
     (waits,) = Job.objects.waiting()
     assert waits.reason == "Power"
     assert "It is predicted to need 3.4 kW; of power budget seren, 0.0 of 6.8 kW for jobs are left." in waits.why
+    assert waits.power_budgets == ["seren"]
     assert [state.waiting for state in budget_states(seren, clock.now())] == [1]
 
 
