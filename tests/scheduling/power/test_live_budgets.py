@@ -285,7 +285,7 @@ def test_snapshot_without_a_budget_reads_one_table_more_and_with_one_three(seren
             connection,
         ) as found:
             snapshot.take_snapshot(seren, clock.now())
-        return [row["sql"] for row in found if "power" in row["sql"] or "peak" in row["sql"]]
+        return [row["sql"] for row in found if 'FROM "scheduling_power' in row["sql"] or "peak" in row["sql"]]
 
     whole_nodes(3)
     make.running(make.job(gpus_per_node=8))
