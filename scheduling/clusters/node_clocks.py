@@ -36,4 +36,6 @@ def missing_means(cluster: Cluster) -> str:
     """Why clocks of this cluster cannot be set; empty if they can. A sentence without its period."""
     if cluster.is_simulated or settings.ACME_POWER_CAP_COMMAND:
         return ""
+    if not cluster.product:
+        return f"the cluster {cluster} has not reported its product yet, which takes up to a minute"
     return f"ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster {cluster}"

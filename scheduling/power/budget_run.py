@@ -139,6 +139,7 @@ class _RunState:
         self._now = float(jobs.start_s[0]) if len(jobs.start_s) else 0.0
         self._started = 0
         self._state, self._level, self._failed = CapState(), 0, False
+        self._reading: PowerReading | None = None  # the last one
         self._commands: deque[tuple[float, int]] = deque()  # time of effect, level
         self._level_s = [0.0] * (len(caps.steps) + 1)
         self._totals = _Totals()
@@ -233,7 +234,11 @@ class _RunState:
 
     def _read(self, watts: float) -> None:
         """Let the rule decide on the mean power of the last step."""
-        reading = PowerReading(at_s=self._now, share=watts / self._budget_w, command_failed=self._failed)
+        share, last = watts / self._budget_w, self._reading
+        before, elapsed_s = (last.share, self._now - last.at_s) if last else (None, 0.0)
+        expected = self._caps.expected_share(share, before, elapsed_s)
+        reading = PowerReading(at_s=self._now, share=share, command_failed=self._failed, expected_share=expected)
+        self._reading = reading
         state = next_state(self._state, reading, self._caps)
         if state.command != self._state.command:  # what failed before is commanded again
             self._commands.append((self._now + self._actuator.latency_s, state.level))

@@ -51,7 +51,7 @@ class BudgetState:
 
 
 def budget_states(cluster: Cluster, now: datetime) -> list[BudgetState]:
-    rows = list(PowerBudget.objects.filter(cluster=cluster))
+    rows = list(cluster.power_budgets.all())  # with their cluster
     if not rows:
         return []
     picture = snapshot.running_snapshot(cluster, now)
