@@ -18,6 +18,7 @@ from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node, clock
 from scheduling.actions import power_budgets as budget_actions
 from scheduling.actions.power_budgets import CAP_PERCENTS_RULE, PowerBudgetConflict
+from scheduling.actions.power_caps import cap_obstacle
 from scheduling.models import BudgetScope, PowerBudget
 from scheduling.models.power_budget import budget_title
 
@@ -76,7 +77,10 @@ def change_budget(request: HttpRequest, name: str, number: int) -> HttpResponse:
             author=Author.of(request),
             now=clock.now(),
         )
-        return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn."
+        row.refresh_from_db()
+        obstacle = cap_obstacle(row.cluster) if row.is_acting else ""
+        note = f" Clocks are not capped yet: {obstacle}." if obstacle else ""
+        return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn.{note}"
 
     return _answer(request, row.cluster, change)
 

@@ -205,6 +205,17 @@ def test_operator_sets_the_mode_of_caps_on_the_settings_page(seren):
     assert (row.mode, row.limit_w) == ("observe", 40_000)
 
 
+def test_page_says_that_caps_wait_for_the_product_of_a_new_cluster(seren):
+    row = PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
+    client = browser()
+
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_mode": "act"})
+
+    row.refresh_from_db()
+    assert row.mode == "act"
+    assert "Clocks are not capped yet: the cluster seren has not reported its product yet" in said(client)
+
+
 def test_operator_sets_the_thresholds_of_caps_on_the_settings_page(seren):
     row = PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
     client = browser()
