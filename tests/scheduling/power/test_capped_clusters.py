@@ -27,8 +27,8 @@ LONG = {"environment": {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}}
 
 
 class CappedCluster:
-    """A simulated cluster with an evaluation and a pretraining. Each poll is 15 s later than the last one, and reads the
-    power only or writes samples."""
+    """A simulated cluster with an evaluation and a pretraining. Each poll is 15 s later than the last one. It reads the
+    power only, or writes samples."""
 
     def __init__(self, cluster: Cluster, backend, metrics: str, *, has_samples: bool = False) -> None:
         self.cluster, self.backend, self.metrics, self.now = cluster, backend, metrics, clock.now()
