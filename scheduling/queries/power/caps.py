@@ -5,7 +5,6 @@ A reading is one of the power page, which is read every second, else the newest 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -20,12 +19,13 @@ from jobs.models import Allocation, Node, NodeClock, Resolution
 from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.actions.power_caps import cap_obstacle
 from scheduling.backends.power_page import NodePower, PowerPage
-from scheduling.models import BudgetScope, PowerBudget
+from scheduling.models import PowerBudget
 from scheduling.power.cap_costs import CapTime, NodeCap, cap_times
 from scheduling.power.cap_rules import CapSettings, CapState, polca_steps
 from scheduling.power.clock_curves import model_speed
 from scheduling.power.measured_power import NodeReading
 from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
+from scheduling.queries.power.budgets import nodes_by_place
 
 READING_AGE = timedelta(hours=1)  # older ones are not looked for
 MAX_CAP_ROWS = 500  # of one job
@@ -50,10 +50,8 @@ def clusters_with_caps() -> list[int]:
 def budget_nodes(budgets: Collection[PowerBudget]) -> dict[int, list[Node]]:
     """The nodes with GPUs to which each budget of a cluster applies, by key of the budget. Nodes without GPUs have no
     telemetry and are not counted."""
-    places: dict[tuple[str, str], list[Node]] = defaultdict(list)
-    for node in Node.objects.filter(cluster__in={budget.cluster_id for budget in budgets}, gpus__gt=0).order_by("pk"):
-        for scope in BudgetScope.values:
-            places[scope, "" if scope == BudgetScope.CLUSTER else getattr(node, scope)].append(node)
+    clusters = {budget.cluster_id for budget in budgets}
+    places = nodes_by_place(Node.objects.filter(cluster__in=clusters, gpus__gt=0).order_by("pk"))
     return {budget.pk: places[budget.scope, budget.place] for budget in budgets}
 
 

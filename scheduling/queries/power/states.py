@@ -58,7 +58,10 @@ def budget_states(cluster: Cluster, now: datetime) -> list[BudgetState]:
     budgets = {budget.name: budget for budget in picture.power}  # read again: one may have been deleted meanwhile
     names = {row: budget_name(row, cluster) for row in rows}
     waiting = _waiting_jobs(cluster)
-    return [_state(row, budgets[name], picture, waiting[name]) for row, name in names.items() if name in budgets]
+    held = dict(zip(budgets, held_watts(picture, list(budgets.values())), strict=True))
+    return [
+        _state(row, budgets[name], picture, held[name], waiting[name]) for row, name in names.items() if name in budgets
+    ]
 
 
 def _waiting_jobs(cluster: Cluster) -> Counter[str]:
@@ -70,7 +73,7 @@ def _waiting_jobs(cluster: Cluster) -> Counter[str]:
     return counts
 
 
-def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, waiting: int) -> BudgetState:
+def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, jobs_w: int, waiting: int) -> BudgetState:
     views = (*picture.nodes, *(one.node for one in picture.closed))
     inside = [view for view in views if budget.nodes is None or view.id in budget.nodes]
     return BudgetState(
@@ -78,7 +81,7 @@ def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, wai
         name=budget.name,
         nodes=len(inside),
         idle_w=sum(idle_node_w(view.gpus, view.gpu_model) for view in inside if not view.wake_w),
-        jobs_w=held_watts(picture, budget),
+        jobs_w=jobs_w,
         waiting=waiting,
         cap_status=cap_status(row, picture.now),
     )

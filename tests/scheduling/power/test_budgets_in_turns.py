@@ -252,7 +252,7 @@ def test_running_jobs_and_starts_never_exceed_a_budget(policy, placement, names,
     decisions = LIVE_POLICIES[policy](snapshot)
 
     for one in snapshot.power:
-        assert watts_of_starts(snapshot, decisions, one) <= max(0, one.watts - held_watts(snapshot, one))
+        assert watts_of_starts(snapshot, decisions, one) <= max(0, one.watts - held_watts(snapshot, [one])[0])
 
 
 def _asleep(sleeps):
