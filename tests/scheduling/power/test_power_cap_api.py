@@ -141,6 +141,17 @@ def test_page_now_shows_caps_and_failed_commands(site):
     assert failing.badge.label == "NOT CAPPED" and "no route to host" in failing.detail
 
 
+def test_page_now_says_why_clocks_are_not_capped(site, settings):
+    settings.ACME_POWER_CAP_COMMAND = ()
+    budget()
+    site.read(0.9)
+
+    (waiting,) = attention()
+
+    assert (waiting.badge.label, site.commands) == ("NOT CAPPED", [])
+    assert waiting.detail.startswith("the cluster seren has not reported its product yet")
+
+
 @pytest.mark.parametrize("mode", ["off", "observe"])
 def test_page_now_shows_nothing_where_no_clock_is_capped(site, mode):
     budget(mode)
