@@ -36,6 +36,7 @@ class CapStep:
 
 
 MAX_SLOPE_S = 5.0
+ROUNDING_S = 1e-6  # times are sums of steps
 POLCA_PERCENTS = (80, 89, 100)
 MIN_PERCENT, MAX_PERCENT = 50, 100  # nodes without jobs draw about a quarter of what they draw at most
 
@@ -149,11 +150,11 @@ def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings)
 
 def _is_held(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
     """Whether the level was held for its time."""
-    return reading.at_s - max(state.above_s, state.since_s) >= settings.steps[state.level - 1].hold_s
+    return reading.at_s - max(state.above_s, state.since_s) >= settings.steps[state.level - 1].hold_s - ROUNDING_S
 
 
 def _is_settled(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
-    return reading.at_s - state.commanded_s >= settings.settle_s
+    return reading.at_s - state.commanded_s >= settings.settle_s - ROUNDING_S
 
 
 def _repeats(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:

@@ -145,6 +145,22 @@ def test_run_with_a_lead_is_never_longer_above_its_budget():
     assert plain.level_s[0] > early.level_s[0] > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settings", [POLCA, LIVE, NO_CAP], ids=["polca", "live", "no cap"])
+def test_steps_that_are_computed_together_equal_single_ones(settings, seed):
+    jobs, fleet = drawn_jobs(seed=seed), PowerFleet(nodes=50)
+    budget_w = 0.75 * run_budget(jobs, fleet, 1e9, NO_CAP).peak_w
+    actuator = Actuator(failure_rate=0.3 * (seed % 2), seed=seed)
+    many, single = (
+        run_budget(jobs, fleet, budget_w, settings, actuator=actuator, max_equal_steps=count) for count in (64, 1)
+    )
+
+    assert many.level_s == pytest.approx(single.level_s) and many.peak_w == pytest.approx(single.peak_w)
+    assert many.energy_j == pytest.approx(single.energy_j) and many.failed_commands == single.failed_commands
+    assert np.array(many.excursions) == pytest.approx(np.array(single.excursions))
+    assert many.held_s == pytest.approx(single.held_s) and many.worked_s == pytest.approx(single.worked_s)
+
+
 @pytest.mark.parametrize("percents", [(80, 89, 100), (50, 50, 50), (60, 100, 100)])
 def test_steps_have_the_given_thresholds(percents):
     low, every, lowest = (percent / 100 for percent in percents)
