@@ -7,8 +7,8 @@
     above 100%              288 MHz              288 MHz
 
 A reading raises the level to the step of its threshold at once; steps of the same threshold follow each other when the
-one before had time to take effect. While power rises, the share that is expected soon counts instead, except for the
-last step, which costs most. Levels are released in reverse order, one at a time, each when all readings of its `hold_s`
+one before had time to take effect. While power rises, the share that is expected soon counts for the steps that
+spare high-priority jobs. Levels are released in reverse order, one at a time, each when all readings of its `hold_s`
 were below its threshold by `release`. A command that failed counts as no cap: the next step of a threshold that is
 exceeded follows with the next reading. If there is none, the command is repeated: with the next reading while its
 threshold is exceeded, else after `settle_s`, because nodes that were not released stay slow.
@@ -137,8 +137,8 @@ def next_state(state: CapState, reading: PowerReading, settings: CapSettings) ->
 
 def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings) -> int:
     """The level that this reading needs, at least the present one."""
-    exceeded = [step.above for step in settings.steps[:-1] if reading.highest_share > step.above]
-    exceeded += [step.above for step in settings.steps[-1:] if reading.share > step.above]
+    shares = [reading.highest_share if step.high_mhz == MAX_MHZ else reading.share for step in settings.steps]
+    exceeded = [step.above for step, share in zip(settings.steps, shares, strict=True) if share > step.above]
     if not exceeded:
         return state.level
     last = len(exceeded)

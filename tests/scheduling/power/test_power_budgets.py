@@ -129,7 +129,7 @@ def test_rise_continues_for_the_lead(before, share, elapsed_s, expected):
     assert POLCA.expected_share(share, before, elapsed_s) == share
 
 
-def test_expected_share_raises_the_level_up_to_the_last_step_but_one():
+def test_expected_share_raises_the_level_as_far_as_high_priority_jobs_are_spared():
     reading = PowerReading(at_s=1.0, share=0.7, expected_share=1.3)
 
     assert next_state(CapState(), reading, LIVE).level == 2
