@@ -32,8 +32,8 @@ app.conf.beat_schedule = {
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
     # Three runs per minute, of which the first writes: one late run must not leave a gap
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
-    # More often than samples, so that a new one is soon acted upon
-    "power caps": {"task": "scheduling.power_caps", "schedule": 5.0, "options": {"expires": 5}},
+    # As often as exporters measure; without caps it is two queries of small tables
+    "power caps": {"task": "scheduling.power_caps", "schedule": 1.0, "options": {"expires": 2}},
     "energy": {"task": "scheduling.energy", "schedule": 60.0, "options": {"expires": 60}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "scheduling.follow", "schedule": 5.0, "options": {"expires": 5}},

@@ -42,12 +42,14 @@ GOAL_TURN_S = {300: 1.0, 1_250: 1.0, 12_500: 5.0}
 GOAL_MEMORY_MB = {300: 500, 1_250: 500, 12_500: 1_000}
 GOAL_DECISION_S, GOAL_STARTS = 0.1, 50
 TEAMS, SUBMIT_BATCH = 20, 10_000
+NODES_PER_RACK, IDLE_NODE_W, NODE_JOBS_W = 8, 1_520, 3_400  # of eight A100 with jobs at their limit
 BURST_JOBS, SBATCH_JOBS, TURN_COUNT = 400, 40, 5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["turn", "starts"])
+    parser.add_argument("--budgets", action="store_true", help="also measure turns under power budgets")
     parser.add_argument("--nodes", type=int, choices=CLUSTER_SIZES, nargs="+", default=DEFAULT_SIZES)
     options = parser.parse_args()
     parts = options.parts
@@ -64,6 +66,11 @@ def main() -> None:
         if {"turn", "profile"} & set(parts):
             figures["turn"] = {
                 nodes: measure_turn(nodes, *CLUSTER_SIZES[nodes], profile="profile" in parts) for nodes in options.nodes
+            }
+        if "turn" in figures and options.budgets:
+            figures["turn under power budgets"] = {
+                nodes: measure_turn(nodes, *CLUSTER_SIZES[nodes], profile="profile" in parts, has_budgets=True)
+                for nodes in options.nodes
             }
         if "starts" in parts:
             figures["starts"] = measure_starts()
@@ -88,7 +95,9 @@ def start_database(stack: ExitStack) -> None:
 # --- one turn
 
 
-def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, float]:
+def measure_turn(
+    nodes: int, waiting: int, running: int, *, profile: bool, has_budgets: bool = False
+) -> dict[str, float]:
     from acmeweb.celery import freeze_loaded_objects
     from jobs.models import Cluster, clock
     from scheduling.engine.policies import LIVE_POLICIES
@@ -98,6 +107,8 @@ def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> di
 
     clear_database()
     cluster, slurm = make_full_cluster(nodes, waiting, running)
+    if has_budgets:
+        add_power_budgets(cluster, slurm)
     analyze_tables()
     freeze_loaded_objects()
 
@@ -133,6 +144,32 @@ def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> di
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "load_average": os.getloadavg()[0],
     }
+
+
+def add_power_budgets(cluster: Any, slurm: Any) -> None:
+    """A budget of the cluster, and one of each rack of eight nodes that its running jobs exhaust. Half of the nodes of
+    each rack become free, so all jobs wait for power, and for each request the nodes are searched that have some."""
+    from jobs.core.lifecycle import State
+    from jobs.models import Allocation, Attempt, Job, Node, clock
+    from scheduling.models import PowerBudget
+
+    nodes = list(Node.objects.filter(cluster=cluster).order_by("pk"))
+    for number, node in enumerate(nodes):
+        node.rack = f"r{number // NODES_PER_RACK:03}"
+    Node.objects.bulk_update(nodes, ["rack"], batch_size=1000)
+    freed = Attempt.objects.filter(allocations__node__in=[node.pk for node in nodes[1::2]]).distinct()
+    gone, now = list(freed.values_list("pk", flat=True)), clock.now()
+    for backend_id in freed.values_list("backend_id", flat=True):
+        del slurm.known[backend_id]
+    Allocation.objects.filter(attempt__in=gone).update(released_at=now)
+    Job.objects.filter(attempts__in=gone).update(state=State.COMPLETED, ended_at=now)
+    Attempt.objects.filter(pk__in=gone).update(state=State.COMPLETED, ended_at=now)
+    watts = dict.fromkeys(sorted({node.rack for node in nodes}), 0)
+    for number, node in enumerate(nodes):
+        watts[node.rack] += IDLE_NODE_W + (number % 2 == 0) * NODE_JOBS_W
+    rows = [PowerBudget(cluster=cluster, scope="rack", place=rack, limit_w=most) for rack, most in watts.items()]
+    whole = PowerBudget(cluster=cluster, scope="cluster", limit_w=sum(watts.values()) + NODE_JOBS_W)
+    PowerBudget.objects.bulk_create([whole, *rows])
 
 
 def change_queue_head(cluster: Any, number: int) -> None:
@@ -311,8 +348,9 @@ def figures_table(figures: dict[str, Any]) -> str:
     lines = [
         f"load average before: {machine['load_before']:.1f} on {machine['cores']} cores; {machine['engine']} engine"
     ]
-    for nodes, took in figures.get("turn", {}).items():
-        lines += turn_lines(nodes, took)
+    for part in ("turn", "turn under power budgets"):
+        for nodes, took in figures.get(part, {}).items():
+            lines += [f"{part}:", *turn_lines(nodes, took)]
     for name, took in figures.get("starts", {}).items():
         text = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
         if "cpu_ms_each" in took:

@@ -14,7 +14,7 @@ from failures.loops.follow import follow_once
 from failures.loops.stacks import stacks_once
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
-from scheduling.backends import telemetry
+from scheduling.backends import power_page, telemetry
 from scheduling.backends.base import BackendError
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
@@ -181,12 +181,12 @@ def read_cluster_telemetry(cluster_id: int) -> int:
 @shared_task(name="scheduling.power_caps")
 def queue_power_caps() -> None:
     for cluster_id in clusters_with_caps():
-        cap_cluster_power.apply_async([cluster_id], expires=5)
+        cap_cluster_power.apply_async([cluster_id], expires=2)
 
 
 @shared_task(name="scheduling.power_cap")
 def cap_cluster_power(cluster_id: int) -> int:
-    return cap_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}", set_clocks)
+    return cap_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}", set_clocks, power_page.read_power)
 
 
 @shared_task(name="scheduling.energy")

@@ -24,6 +24,7 @@ from failures.models.diagnosis import category_badge
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
+from scheduling.actions.power_caps import cap_obstacle
 from scheduling.models import NodeSleep, NodeSleepState, PowerBudget, PowerCapMode
 from scheduling.queries.power.caps import cap_status
 
@@ -200,16 +201,16 @@ def _power_cap_rows(now: datetime) -> Iterator[AttentionRow]:
     """Power budgets for which clocks are capped, or cannot be."""
     rows = PowerBudget.objects.filter(Q(mode=PowerCapMode.ACT, level__gt=0) | ~Q(command_error=""))
     for budget in rows.select_related("cluster").order_by("pk"):
-        is_failing = bool(budget.command_error)
+        problem = budget.command_error or (cap_obstacle(budget.cluster) if budget.is_acting else "")
         yield AttentionRow(
             id=f"power-{budget.pk}",
             action="Check the power",
-            badge=FAILED_CAP_BADGE if is_failing else CAPPED_BADGE,
+            badge=FAILED_CAP_BADGE if problem else CAPPED_BADGE,
             name=budget.cluster.name,
             url=f"{reverse('queue')}?cluster={budget.cluster.name}",
             text=f"{budget.title}: {cap_status(budget, now)}",
-            detail=budget.command_error[:MAX_ERROR_SHOWN] if is_failing else "Capped",
-            since=None if is_failing else budget.level_since,
+            detail=problem[:MAX_ERROR_SHOWN] or "Capped",
+            since=None if problem else budget.level_since,
         )
 
 

@@ -3,7 +3,8 @@
 Draws jobs of Seren, submits them at 130 % of their rate to 130 % of its nodes, and runs the schedule under the budget
 of the nodes that Seren has: their number times the rated power of one (6,500 W for eight A100, which is about the
 highest of AcmeTrace's samples) or another value of `--node-watts`. Prints, for the same jobs and power profiles: no
-cap, static caps, POLCA's rule, and the same with one more step. `scheduling/power/power_profiles.py` names the sources
+cap, static caps, POLCA's rule, the same with one more step, and the rule of live clusters, which continues a rise of
+the power for two seconds. `scheduling/power/power_profiles.py` names the sources
 of the profiles.
 
 The goals of the rules: no excursion above the budget longer than 2 s, high-priority jobs less than 1 % and
@@ -23,13 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.scheduling.doors import machine
 from scheduling.power.budget_run import Actuator, BudgetRun, PowerJobs, run_budget
-from scheduling.power.cap_rules import GRADUAL_STEPS, NO_CAP, CapSettings, static_cap
+from scheduling.power.cap_rules import GRADUAL_STEPS, NO_CAP, POLCA_PERCENTS, CapSettings, polca_steps, static_cap
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
 from scheduling.replay.power_jobs import power_jobs
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, run_policy
 
+LEAD_S = 2.0  # as on live clusters
 GOAL_EXCURSION_S, GOAL_HIGH, GOAL_LOW = 2.0, 0.01, 0.05
 MORE = 130  # percent of the nodes
 
@@ -47,7 +49,8 @@ def main() -> int:
     )
     print(f"budget {budget_w / 1e6:.3f} MW; {machine()}")
     fixed = {"no cap": NO_CAP, **{f"static {mhz} MHz": static_cap(mhz) for mhz in options.static_mhz}}
-    rules = {"POLCA": CapSettings(), "gradual": CapSettings(steps=GRADUAL_STEPS)}
+    live = CapSettings(steps=polca_steps(POLCA_PERCENTS), lead_s=LEAD_S)
+    rules = {"POLCA": CapSettings(), "gradual": CapSettings(steps=GRADUAL_STEPS), "POLCA, rise": live}
     missed = []
     actuator = Actuator(latency_s=options.latency_s, failure_rate=options.failure_rate, seed=options.seed)
     for name, caps in {**fixed, **rules}.items():

@@ -54,6 +54,7 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("WAITING", lambda row: row["jobs_waiting"]),
     ("MEASURED KW", lambda row: _kw_text(row["measured_kw"])),
     ("CAPS", lambda row: row["cap_mode"]),
+    ("AT %", lambda row: ",".join(map(str, row["cap_percents"]))),
 ]
 QUOTA_COLUMNS: list[table.TableColumn] = [
     ("TEAM", lambda row: row["team"]),
@@ -272,6 +273,15 @@ def power_budget(
     caps: Annotated[
         CapMode | None, typer.Option("--caps", help="Whether clocks are capped when the measured power approaches it.")
     ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            "--thresholds",
+            metavar="LOW,ALL,LOWEST",
+            help="Percent of the budget above which evaluation and debug jobs are capped, then all jobs, and above "
+            "which all run at the lowest clock, such as 80,89,100.",
+        ),
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
     reason: ReasonOption = "",
     output: OutputOption = OutputFormat.TABLE,
@@ -279,9 +289,10 @@ def power_budget(
     """List the power budgets of a cluster, or set or remove one. Jobs start only while the predicted peak fits."""
     scope, place = _scope_and_place(rack=rack, leaf=leaf, pod=pod)
     client, path = client_from_context(ctx), f"clusters/{quote(name, safe='')}/power-budgets/"
-    wanted = {name: value for name, value in (("limit_kw", kw), ("cap_mode", caps)) if value is not None}
+    asked = {"limit_kw": kw, "cap_mode": caps, "cap_percents": None if thresholds is None else _percents(thresholds)}
+    wanted: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if wanted and remove:
-        exit_with_usage_error("Give either --kw and --caps or --remove.")
+        exit_with_usage_error("Give either --kw, --caps and --thresholds or --remove.")
     if not wanted and not remove:
         query = {"scope": scope, "place": place} if place else {}
         print_rows(BUDGET_COLUMNS, list(client.pages(path, query, 10_000)), output)
@@ -294,7 +305,15 @@ def power_budget(
         typer.echo(f"{where}: removed.")
     else:
         row = _set_budget(client, path, found, {"scope": scope, "place": place}, wanted | why)
-        typer.echo(f"{where}: {_kw_text(row['limit_kw'])} kW, caps {row['cap_mode']}.")
+        at = f" at {', '.join(map(str, row['cap_percents']))}%" if thresholds else ""
+        typer.echo(f"{where}: {_kw_text(row['limit_kw'])} kW, caps {row['cap_mode']}{at}.")
+
+
+def _percents(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        exit_with_usage_error(f"--thresholds: {text!r} is not three whole numbers, such as 80,89,100.")
 
 
 def _set_budget(
@@ -303,8 +322,9 @@ def _set_budget(
     if found is None:
         if "limit_kw" not in wanted:
             exit_with_usage_error("There is no such power budget. Give --kw to add it.")
-        found = client.post(path, where | {name: value for name, value in wanted.items() if name != "cap_mode"})
-        wanted = {name: value for name, value in wanted.items() if name == "cap_mode"}
+        added = {name: value for name, value in wanted.items() if not name.startswith("cap_")}
+        found = client.post(path, where | added)
+        wanted = {name: value for name, value in wanted.items() if name.startswith("cap_")}
     return client.patch(f"{path}{found['id']}/", wanted) if wanted else found
 
 

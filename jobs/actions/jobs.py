@@ -11,10 +11,11 @@ written to the outbox (`ClusterCommand`); no action here calls a cluster or a qu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection, transaction
 
@@ -413,22 +414,33 @@ def _waiting_fields(job: Job, transition: attempt_end.JobTransition) -> dict[str
     }
 
 
-def store_wait_reasons(reasons: Sequence[tuple[int, str, str]]) -> int:
-    """Store (job id, Slurm reason, sentence) of waiting jobs. One statement, which writes only changed rows.
+class WaitReason(NamedTuple):
+    """Why a job waits, in Slurm's term and as a sentence. `power_budgets` names those that leave too little."""
+
+    job_id: int
+    reason: str
+    why: str
+    power_budgets: Sequence[str] = ()
+
+
+def store_wait_reasons(reasons: Sequence[WaitReason]) -> int:
+    """Store the reasons of waiting jobs. One statement, which writes only changed rows.
 
     No Event is written, because the state does not change.
     """
     if not reasons:
         return 0
-    ids, words, sentences = zip(*reasons, strict=True)
+    ids, words, sentences, budgets = zip(*reasons, strict=True)
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_job j SET reason = v.reason, why = v.why"
-            " FROM unnest(%s::bigint[], %s::text[], %s::text[]) v (id, reason, why)"
+            "UPDATE jobs_job j SET reason = v.reason, why = v.why, power_budgets = v.budgets"
+            # Arrays of different lengths are no array of arrays, so they are passed as JSON
+            " FROM (SELECT id, reason, why, ARRAY(SELECT jsonb_array_elements_text(names::jsonb)) AS budgets"
+            " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) rows (id, reason, why, names)) v"
             # A held job already has its reason. A reason computed before the hold must not overwrite it
             " WHERE j.id = v.id AND j.state = 'PENDING' AND j.hold = ''"
-            " AND (j.reason, j.why) IS DISTINCT FROM (v.reason, v.why)",
-            [list(ids), list(words), list(sentences)],
+            " AND (j.reason, j.why, j.power_budgets::text[]) IS DISTINCT FROM (v.reason, v.why, v.budgets)",
+            [list(ids), list(words), list(sentences), [json.dumps(names) for names in budgets]],
         )
         changed: int = cursor.rowcount
     if changed:

@@ -7,7 +7,7 @@ from typing import Any
 from jobs.actions import job_verbs
 from jobs.core.deadlines import DeadlineAction, UnlikelyDeadlines
 from jobs.core.gpu_shares import MPS, SHARD
-from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
+from jobs.core.lifecycle import POWER, STATE_CODES, JobKind, NodeState, State, state_title
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.core.spec import MAX_PRIORITY
@@ -82,6 +82,11 @@ JOB = ResourceShape(
         ),
         "reason": text_field("Slurm's reason why the job waits."),
         "why": text_field("The reason as a sentence."),
+        "power_budgets": text_list_field(
+            "Names of the power budgets that leave too little for the job; empty unless the reason is Power.",
+            get=lambda job: job.power_budgets if job.reason == POWER else [],
+            needs=("reason", "power_budgets"),
+        ),
         "hold": text_field("Who holds the job; empty: not held.", choices=HoldKind.values),
         "priority": integer_field(),
         "preemptible": boolean_field("Whether other jobs may preempt it."),

@@ -138,6 +138,7 @@ JOB_STATES = tuple(state for state in State if state != State.UNKNOWN)
 # Derived from the table, so a new transition cannot contradict this set
 FINAL_STATES = frozenset(State) - {source for source, _ in TRANSITIONS}
 RECOVERING = "Recovering"  # wait reason of a job that waits for recovery, like Slurm's JobHeldUser for a held job
+POWER = "Power"  # wait reason of a job for which power budgets leave too little
 OUTCOME_UNKNOWN = "OutcomeUnknown"  # wait reason of a job whose outcome a user must record
 LIVE_STATES = frozenset({State.RUNNING, State.SUSPENDED})  # the job has a live attempt, which holds GPUs
 

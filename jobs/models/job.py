@@ -236,6 +236,14 @@ class Job(models.Model):
         max_length=40, blank=True, editable=False, help_text="Why the job waits, as a Slurm reason."
     )
     why = models.TextField(blank=True, editable=False, help_text="Why the job waits, as a sentence.")
+    power_budgets = ArrayField(
+        models.CharField(max_length=60),
+        default=list,
+        db_default=[],
+        blank=True,
+        editable=False,
+        help_text="Names of the power budgets that leave too little for it, while its reason is Power.",
+    )
     submitted_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, editable=False)
     ended_at = models.DateTimeField(null=True, editable=False)

@@ -136,6 +136,10 @@ def text_list_field(says: str = "", **more: Any) -> ShapeField:
     return _build_field({"type": "array", "items": {"type": "string"}}, says, more)
 
 
+def integer_list_field(says: str = "", low: int | None = None, high: int | None = None, **more: Any) -> ShapeField:
+    return _build_field({"type": "array", "items": {"type": "integer"} | _range_schema(low, high)}, says, more)
+
+
 def text_map_field(says: str = "", **more: Any) -> ShapeField:
     return _build_field({"type": "object", "additionalProperties": {"type": "string"}}, says, more)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 
 from django.db import IntegrityError, transaction
 from django.utils.text import capfirst
@@ -18,9 +20,15 @@ from scheduling.actions import power_caps
 from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
 from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
 from scheduling.models.power_budget import MAX_LIMIT_W
+from scheduling.power.cap_rules import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
 from scheduling.power.live_power import idle_node_w
 
 MAX_NAMED_PLACES = 10
+CapPercents = tuple[int, int, int]
+CAP_PERCENTS_RULE = (
+    f"must be three numbers from {MIN_PERCENT} to {MAX_PERCENT} of which none is below the one before, such as"
+    f" {', '.join(map(str, POLCA_PERCENTS))}"
+)
 
 
 class PowerBudgetConflict(Exception):
@@ -52,18 +60,24 @@ def change(
     *,
     limit_kw: float | None = None,
     cap_mode: str | None = None,
+    cap_percents: Sequence[int] | None = None,
     author: Author,
     why: str = "",
     now: datetime,
 ) -> None:
-    """Change the limit, unless it was changed since `row` was read, and whether clocks are capped near it."""
+    """Change the limit, unless it was changed since `row` was read, whether clocks are capped near it, and above which
+    percentages of it."""
     limit_w = row.limit_w if limit_kw is None else _limit_w(limit_kw)
     mode = row.mode if cap_mode is None else cap_mode
-    if (limit_w, mode) == (row.limit_w, row.mode):
+    percents = row.cap_percents if cap_percents is None else _checked_percents(cap_percents)
+    if (limit_w, mode, percents) == (row.limit_w, row.mode, row.cap_percents):
         caps = "" if cap_mode is None else f" with caps {mode}"
-        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(limit_w)}{caps} already.")
+        at = "" if cap_percents is None else f" at {percents_text(percents)}"
+        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(limit_w)}{caps}{at} already.")
     if limit_w != row.limit_w:
         _change_limit(row, limit_w, author, why)
+    if percents != row.cap_percents:
+        _change_percents(row, percents, author, why)
     if mode != row.mode:
         _change_cap_mode(row, mode, author, now)
 
@@ -74,6 +88,25 @@ def _change_limit(row: PowerBudget, limit_w: int, author: Author, why: str) -> N
     if not PowerBudget.objects.filter(pk=row.pk, limit_w=before).update(limit_w=limit_w):
         raise PowerBudgetConflict(f"The power budget of {row.title} was changed in the meantime. Try again.")
     _record(row, before, limit_w, author, why)
+
+
+def _change_percents(row: PowerBudget, percents: CapPercents, author: Author, why: str) -> None:
+    before = row.cap_percents
+    if power_caps.set_percents(row, percents):
+        _record_change(row, "cap thresholds", [percents_text(before), percents_text(percents)], author, why)
+
+
+def _checked_percents(percents: Sequence[int]) -> CapPercents:
+    if len(percents) != len(POLCA_PERCENTS) or any(
+        low > high for low, high in pairwise((MIN_PERCENT, *percents, MAX_PERCENT))
+    ):
+        raise InvalidField("cap_percents", CAP_PERCENTS_RULE)
+    low, all_jobs, lowest = percents
+    return low, all_jobs, lowest
+
+
+def percents_text(percents: Sequence[int]) -> str:
+    return f"{', '.join(map(str, percents))}%"
 
 
 def _change_cap_mode(row: PowerBudget, mode: str, author: Author, now: datetime) -> None:
@@ -141,7 +174,11 @@ def _kw_text(watts: int) -> str:
 
 def _record(row: PowerBudget, before: int | None, after: int | None, author: Author, why: str) -> None:
     texts = [None if watts is None else f"{watts / 1000:g} kW" for watts in (before, after)]
-    name = "power budget" if row.scope == BudgetScope.CLUSTER else f"power budget of {row.scope} {row.place}"
+    _record_change(row, "power budget", texts, author, why)
+
+
+def _record_change(row: PowerBudget, what: str, texts: Sequence[str | None], author: Author, why: str) -> None:
+    name = what if row.scope == BudgetScope.CLUSTER else f"{what} of {row.scope} {row.place}"
     detail = {"changes": [[name, *texts]]}
     journal.cluster_event("cluster.changed", author, row.cluster, why=why, detail=detail).save()
     request_turn(row.cluster_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Greatest
 
@@ -54,10 +54,30 @@ def set_mode(budget: PowerBudget, mode: str, *, author: Author, now: datetime) -
 
 
 def act_refusal(cluster: Cluster) -> str:
-    """Why Acme may not cap clocks of this cluster; empty if it may."""
+    """Why the mode act is refused; empty if it is not. A cluster that has not reported its product yet may turn out to
+    be simulated, so it is not refused: clocks are capped as soon as that is known."""
+    is_unknown = cluster.mode == ClusterMode.DRIVE and not cluster.product
+    return "" if is_unknown else cap_obstacle(cluster)
+
+
+def cap_obstacle(cluster: Cluster) -> str:
+    """Why Acme cannot cap clocks of this cluster now; empty if it can. A sentence without its period."""
     if cluster.mode != ClusterMode.DRIVE:
         return f"Acme only watches the cluster {cluster}, so it may not cap clocks there"
     return missing_means(cluster)
+
+
+# Thresholds
+
+
+def set_percents(budget: PowerBudget, percents: Sequence[int]) -> bool:
+    """Change the thresholds of the caps. The next reading uses them. Return whether they were others."""
+    low, all_jobs, lowest = percents
+    columns = {"low_cap_percent": low, "all_cap_percent": all_jobs, "lowest_clock_percent": lowest}
+    changed = PowerBudget.objects.filter(pk=budget.pk).exclude(**columns).update(**columns) > 0
+    for name, value in columns.items():
+        setattr(budget, name, value)
+    return changed
 
 
 # Readings
@@ -67,15 +87,56 @@ def act_refusal(cluster: Cluster) -> str:
 class CapDecision:
     """What the rule makes of a reading."""
 
+    budget: PowerBudget
     before: CapState
     after: CapState
     power: MeasuredPower
 
+    @property
+    def changes_clocks(self) -> bool:
+        return self.after.command != self.before.command
+
+
+READINGS_SQL = """
+UPDATE scheduling_powerbudget b
+SET reading_at = to_timestamp(v.at), measured_w = v.watts, unread_nodes = v.unread, above_at = v.above_at
+FROM unnest(
+  %s::bigint[], %s::float[], %s::float[], %s::int[], %s::timestamptz[], %s::text[], %s::bigint[], %s::bigint[]
+) AS v (id, at, watts, unread, above_at, mode, limit_w, command)
+WHERE b.id = v.id AND b.mode = v.mode AND b.limit_w = v.limit_w AND b.command = v.command
+  AND (b.reading_at IS NULL OR b.reading_at < to_timestamp(v.at))
+"""
+PEAKS_SQL = """
+UPDATE scheduling_powercap c SET peak_share = v.share FROM unnest(%s::bigint[], %s::float[]) AS v (budget, share)
+WHERE c.budget_id = v.budget AND c.ended_at IS NULL AND c.peak_share < v.share
+"""
+
+
+def record_readings(decisions: Sequence[CapDecision]) -> int:
+    """Record readings that change no clock, with two statements for all budgets. Return how many were recorded.
+    Budgets that have changed since they were loaded are left out."""
+    if not decisions:
+        return 0
+    rows = [
+        (
+            *(one.budget.pk, one.power.at_s, one.power.watts, one.power.unread, _time(one.after.above_s)),
+            *(one.budget.mode, one.budget.limit_w, one.before.command),
+        )
+        for one in decisions
+    ]
+    peaks = [(one.budget.pk, one.power.watts / one.budget.limit_w) for one in decisions if one.after.level]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(READINGS_SQL, [list(column) for column in zip(*rows, strict=True)])
+        recorded: int = cursor.rowcount
+        if peaks:
+            cursor.execute(PEAKS_SQL, [list(column) for column in zip(*peaks, strict=True)])
+    return recorded
+
 
 @transaction.atomic
-def record_decision(budget: PowerBudget, decision: CapDecision, settings: CapSettings) -> bool:
+def record_decision(decision: CapDecision, settings: CapSettings) -> bool:
     """Record a reading and the level that follows. False if the budget has changed since it was loaded."""
-    power, after = decision.power, decision.after
+    budget, power, after = decision.budget, decision.power, decision.after
     at = _time(power.at_s)
     unchanged = PowerBudget.objects.filter(
         pk=budget.pk, mode=budget.mode, limit_w=budget.limit_w, command=budget.command, reading_at=budget.reading_at

@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from jobs.actions import jobs as job_actions
 from jobs.actions.journal import Author
 from jobs.core.attempt_end import AttemptEnd
-from jobs.core.lifecycle import JobKind, NodeState, State
+from jobs.core.lifecycle import NodeState, State
 from jobs.models import (
     Allocation,
     Attempt,
@@ -33,8 +33,11 @@ from jobs.models import (
     Team,
 )
 from jobs.traces.trace import EncodedColumn, Trace
-from scheduling.models import GpuSpeed
+from scheduling.models import BudgetScope, GpuSpeed, LearnedPeaks, PowerBudget
+from scheduling.power.live_power import idle_node_w
+from scheduling.power.power_profiles import draw_profiles
 from scheduling.replay.as_live import teams, time_limits
+from scheduling.replay.power_setting import MAX_NAME_LENGTH, kind_or_other, learned_peaks
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
 
 AUTHOR = Author(by="virtual cluster")
@@ -99,6 +102,19 @@ class VirtualCluster:
                 GpuSpeed(cluster=self.cluster, pattern=row.pattern, gpu_model=row.gpu_model, speed=row.speed)
                 for row in setting.gpu_types.speeds
             )
+        if budget := setting.power_budget:
+            self._add_power_budget(budget.watts)
+
+    def _add_power_budget(self, watts: int) -> None:
+        """Add the budget of a setting, and what the cluster has learned about the power of its jobs."""
+        setting = self._setting
+        idle_w = len(self._node_numbers) * idle_node_w(setting.gpus_per_node, "")
+        PowerBudget.objects.create(cluster=self.cluster, scope=BudgetScope.CLUSTER, limit_w=watts + idle_w)
+        profiles = draw_profiles(list(self._trace.kinds), self._trace.runtime_s, setting.seed)
+        peaks = learned_peaks(self._trace, profiles, self._users)
+        LearnedPeaks.objects.bulk_create(
+            LearnedPeaks(cluster=self.cluster, scope=scope, counts=counts) for scope, counts in peaks.counts().items()
+        )
 
     def submit(self, rows: Sequence[int], at_s: float) -> None:
         """Create the waiting jobs of these rows of the trace."""
@@ -114,8 +130,8 @@ class VirtualCluster:
             cluster=self.cluster,
             team=self._teams[self._team_codes[row]],
             user_id=self._users[int(trace.users.codes[row])],
-            name=trace.names[row][:120],
-            kind=kind if kind in list(JobKind) else JobKind.OTHER,
+            name=trace.names[row][:MAX_NAME_LENGTH],
+            kind=kind_or_other(kind),
             command="true",
             nodes=need.nodes,
             gpus_per_node=need.gpus,

@@ -23,6 +23,7 @@ from jobs.rest.shapes import (
     object_field,
     seconds_field,
     text_field,
+    text_list_field,
 )
 from scheduling.engine.blockers import BlockerKind
 from scheduling.engine.changes import ChangeActor
@@ -50,6 +51,7 @@ BLOCKER_SHAPE = ResourceShape(
         "gpus": number_field("GPUs that are missing, exceed the quota, or are requested by the jobs ahead."),
         "nodes": integer_field("Nodes without enough free resources.", low=0),
         "jobs": integer_field("Jobs ahead of it, or jobs it waits for.", low=0),
+        "power_budgets": text_list_field("Names of the power budgets that leave too little."),
         "holders": nested_list_field(
             HOLDER_SHAPE, get=lambda row: [HOLDER_SHAPE.show(holder) for holder in row.holders]
         ),

@@ -18,11 +18,20 @@ from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
-from jobs.rest.shapes import ResourceShape, attribute_path, datetime_field, integer_field, number_field, text_field
+from jobs.rest.shapes import (
+    ResourceShape,
+    attribute_path,
+    datetime_field,
+    integer_field,
+    integer_list_field,
+    number_field,
+    text_field,
+)
 from scheduling.actions import power_budgets as budget_actions
 from scheduling.actions.power_budgets import PowerBudgetConflict
 from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
 from scheduling.models.power_budget import MAX_LIMIT_W
+from scheduling.power.cap_rules import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
 from scheduling.queries.power.caps import cap_status
 from scheduling.queries.power.states import budget_states
 
@@ -41,6 +50,17 @@ CAP_MODE = text_field(
     choices=PowerCapMode.values,
     get=attribute_path("mode"),
     needs=("mode",),
+)
+CAP_PERCENTS_HELP = (
+    f"Percentages of the limit, from {MIN_PERCENT} to {MAX_PERCENT}, above which evaluation and debug jobs are capped, "
+    "then all jobs, and above which all run at the lowest clock."
+)
+CAP_PERCENTS = integer_list_field(
+    CAP_PERCENTS_HELP,
+    low=MIN_PERCENT,
+    high=MAX_PERCENT,
+    get=lambda row: list(row.cap_percents),
+    needs=("low_cap_percent", "all_cap_percent", "lowest_clock_percent"),
 )
 POWER_BUDGET = ResourceShape(
     "PowerBudget",
@@ -78,6 +98,7 @@ POWER_BUDGET = ResourceShape(
         ),
         "created_at": datetime_field(),
         "cap_mode": CAP_MODE,
+        "cap_percents": CAP_PERCENTS,
         "measured_kw": number_field(
             "At the newest reading, if its caps are not off.",
             get=lambda row: None if row.measured_w is None else row.measured_w / 1000,
@@ -104,7 +125,10 @@ POWER_BUDGET = ResourceShape(
         "cap_status": text_field(
             "What the caps do now.",
             get=lambda row: cap_status(row, clock.now()),
-            needs=("mode", "level", "reading_at", "command_error", "unread_nodes"),
+            needs=(
+                *("mode", "level", "reading_at", "command_error", "unread_nodes", "low_cap_percent"),
+                *("all_cap_percent", "lowest_clock_percent", "cluster__name", "cluster__mode", "cluster__product"),
+            ),
             observed=True,
         ),
     },
@@ -118,6 +142,7 @@ BUDGET_CHANGE = ResourceShape(
             "What all its nodes may draw together, with their hosts.", high=MAX_LIMIT_KW, required=False
         ),
         "cap_mode": text_field("Whether clocks are capped.", choices=PowerCapMode.values, required=False),
+        "cap_percents": integer_list_field(CAP_PERCENTS_HELP, low=MIN_PERCENT, high=MAX_PERCENT, required=False),
         "reason": REASON,
     },
     example={"limit_kw": 1200},
@@ -136,7 +161,12 @@ LIMIT_READERS: dict[str, parsing.FieldReader] = {
     "limit_kw": parsing.number_reader(0, MAX_LIMIT_KW),
     "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
-CHANGE_READERS = {**LIMIT_READERS, "cap_mode": parsing.choice_reader(PowerCapMode.values)}
+CHANGE_READERS = {
+    **LIMIT_READERS,
+    "cap_mode": parsing.choice_reader(PowerCapMode.values),
+    "cap_percents": parsing.list_reader(parsing.integer_reader(MIN_PERCENT, MAX_PERCENT), len(POLCA_PERCENTS)),
+}
+CHANGED_FIELDS = ("limit_kw", "cap_mode", "cap_percents")
 NEW_READERS: dict[str, parsing.FieldReader] = {
     **LIMIT_READERS,
     "scope": parsing.choice_reader(BudgetScope.values),
@@ -239,7 +269,7 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
         "GET": EndpointRule(scope=TokenScope.READ, says="One power budget", answer=POWER_BUDGET, team=True),
         "PATCH": EndpointRule(
             scope=TokenScope.OPERATE,
-            says="Change the limit of a power budget, or whether clocks are capped",
+            says="Change the limit of a power budget, or whether and when clocks are capped",
             body=BUDGET_CHANGE,
             answer=POWER_BUDGET,
             operator=True,
@@ -253,17 +283,14 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
 
     def changes(self) -> dict[str, Any]:
         values = self.body(CHANGE_READERS, "a power budget")
-        if not {"limit_kw", "cap_mode"}.intersection(values):
-            raise InvalidRequestField("limit_kw", "is required, or cap_mode")
+        if not set(CHANGED_FIELDS).intersection(values):
+            raise InvalidRequestField("limit_kw", "is required, or cap_mode or cap_percents")
         return values
 
     def change(self, row: PowerBudget, values: dict[str, Any]) -> None:
-        limit, mode, why = values.get("limit_kw"), values.get("cap_mode"), values.get("reason", "")
-        _raise_conflicts(
-            lambda: budget_actions.change(
-                row, limit_kw=limit, cap_mode=mode, author=self.author, why=why, now=clock.now()
-            )
-        )
+        changed = {name: values.get(name) for name in CHANGED_FIELDS}
+        why = values.get("reason", "")
+        _raise_conflicts(lambda: budget_actions.change(row, **changed, author=self.author, why=why, now=clock.now()))
 
 
 class RemovePowerBudget(ActionEndpoint):

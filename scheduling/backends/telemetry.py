@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -22,7 +22,7 @@ GpuPlace = tuple[str, int, int]  # node, GPU, MIG slice
 WHOLE = -1  # the place of a GPU's slice, for the GPU itself
 MAX_INSTANCE_DIGITS = 4
 MAX_PAGE_BYTES = 64 << 20
-SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
+SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?\d+))?\s*$")
 LABEL_PATTERN = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
 
@@ -105,6 +105,15 @@ class MalformedSample(ValueError):
     pass
 
 
+class PageSample(NamedTuple):
+    """One line of a page. `at_s` is set on pages of Prometheus' federation."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    at_s: float | None
+
+
 def parse(page: str) -> ExporterPage:
     """The GPUs and slices of a page, ordered by node and index, and the number of unreadable lines."""
     gpus: dict[GpuPlace, GpuReading] = {}
@@ -134,7 +143,7 @@ def _sample_lines(page: str) -> Iterable[str]:
 
 
 def _apply_gpu_sample(gpus: dict[GpuPlace, GpuReading], line: str) -> None:
-    name, labels, value = _parse_sample(line)
+    name, labels, value, _ = parse_sample(line)
     if name not in GPU_FIELDS and name not in GPU_COUNTERS:
         return
     node, gpu = labels.get("hostname") or labels.get("Hostname", ""), labels.get("gpu", "")
@@ -166,8 +175,8 @@ def _counter_values(name: str, value: float) -> dict[str, float]:
 
 
 def _apply_nic_sample(down: dict[str, list[str]], line: str) -> None:
-    name, labels, value = _parse_sample(line)
-    node = _node_label(labels)
+    name, labels, value, _ = parse_sample(line)
+    node = node_label(labels)
     if name != NIC_STATE:
         return
     if not node or not labels.get("device"):
@@ -177,15 +186,15 @@ def _apply_nic_sample(down: dict[str, list[str]], line: str) -> None:
 
 
 def _apply_node_power(power: dict[str, float], line: str) -> None:
-    name, labels, value = _parse_sample(line)
+    name, labels, value, _ = parse_sample(line)
     if name not in NODE_POWER or math.isnan(value):
         return
-    if not (node := _node_label(labels)) or not 0 <= value <= MAX_NODE_POWER_W:
+    if not (node := node_label(labels)) or not 0 <= value <= MAX_NODE_POWER_W:
         raise MalformedSample(line)
     power[node] = max(value, power.get(node, 0.0))
 
 
-def _node_label(labels: Mapping[str, str]) -> str:
+def node_label(labels: Mapping[str, str]) -> str:
     return labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
 
 
@@ -215,12 +224,14 @@ def _field_value(name: str, value: float) -> Any:
     return int(value) if name == "last_xid" else value
 
 
-def _parse_sample(line: str) -> tuple[str, dict[str, str], float]:
+def parse_sample(line: str) -> PageSample:
+    """Raises MalformedSample."""
     match = SAMPLE_PATTERN.match(line.strip())
     if match is None:
         raise MalformedSample(line)
     try:
-        return match[1], _parse_labels(match[2] or ""), float(match[3])
+        at_s = float(match[4]) / 1000 if match[4] else None
+        return PageSample(match[1], _parse_labels(match[2] or ""), float(match[3]), at_s)
     except ValueError:
         raise MalformedSample(line) from None
 
@@ -239,8 +250,11 @@ def _parse_labels(text: str) -> dict[str, str]:
 
 def read_exporter(address: str, *, timeout_s: float = 5.0) -> ExporterPage:
     """Fetch and parse an exporter's page within `timeout_s`. Raises ClusterUnreachable if it does not respond."""
+    return parse(fetch_page(address, timeout_s=timeout_s))
+
+
+def fetch_page(address: str, *, timeout_s: float) -> str:
     try:
-        page = fetch_text(address, timeout_s=timeout_s, largest=MAX_PAGE_BYTES)
+        return fetch_text(address, timeout_s=timeout_s, largest=MAX_PAGE_BYTES)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ClusterUnreachable(f"{address}: {error or type(error).__name__}") from error
-    return parse(page)

@@ -21,8 +21,8 @@ def changed_wait_reasons(
     picture: ClusterSnapshot, waits: Iterable[WaitDecision], most: int = MAX_CHANGED_ROWS
 ) -> list[WaitDecision]:
     """The decisions to write: those that differ from the stored rows, at most about twice `most`."""
-    stored = {job.id: (job.reason, job.why) for job in picture.waiting}
-    changed = [wait for wait in waits if stored[wait.job_id] != (wait.reason, wait.why)]
+    stored = {job.id: (job.reason, job.why, job.power_budgets) for job in picture.waiting}
+    changed = [wait for wait in waits if stored[wait.job_id] != (wait.reason, wait.why, wait.power_budgets)]
     if len(changed) <= most:
         return changed
     new_reasons = [wait for wait in changed if stored[wait.job_id][0] != wait.reason]

@@ -27,11 +27,38 @@ def verdict(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: i
     others = [number for number, run in enumerate(runs) if number != baseline and run["jobs"]]
     if not others or not runs[baseline]["jobs"]:
         return ""
-    measure, title = ("p50", "median") if runs[baseline]["queue_s"]["p50"] >= 1 else ("mean", "mean")
+    measure, _ = _measure(runs[baseline])
     best = min(others, key=lambda number: _waits_and_cost(runs[number], measure))
+    equal = [number for number in others if _same_waits_and_cost(runs[number], runs[best])]
+    return _change_of_waits(names, runs, baseline, equal) + _other_jobs(names, runs, baseline, best)
+
+
+def _measure(run: Mapping[str, Any]) -> tuple[str, str]:
+    """The key and the name of the wait that is compared."""
+    return ("p50", "median") if run["queue_s"]["p50"] >= 1 else ("mean", "mean")
+
+
+def _other_jobs(names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: int, best: int) -> str:
+    """A warning if a power budget excludes jobs that the other run has. They are large, so all figures differ."""
+    before, after = (runs[one].get("set_aside", {}).get("wider_than_the_pool") for one in (baseline, best))
+    if before is None or after is None or before == after:
+        return ""
+    fewer, more = (best, baseline) if after > before else (baseline, best)
+    count = abs(after - before)
+    jobs, need = ("job runs", "it needs") if count == 1 else ("jobs run", "they need")
+    return (
+        f" These are not the same jobs: {count:,} {jobs} only {_place(names[more])}; {_place(names[fewer])} {need} more"
+        " GPUs or power than there is."
+    )
+
+
+def _change_of_waits(
+    names: Sequence[str], runs: Sequence[Mapping[str, Any]], baseline: int, equal: Sequence[int]
+) -> str:
+    """The sentence about the best runs, which are equal."""
+    (measure, title), best = _measure(runs[baseline]), equal[0]
     before, after = runs[baseline]["queue_s"][measure], runs[best]["queue_s"][measure]
     change = percent_change(after, before)
-    equal = [number for number in others if _same_waits_and_cost(runs[number], runs[best])]
     place, other = _place(names[baseline]), _place(_listed([names[number] for number in equal]))
     longest, cost = _longest_wait(runs[best], runs[baseline]), _cost_clause(runs[best], runs[baseline])
     if change is None or abs(change) < SAME_BELOW_PCT:

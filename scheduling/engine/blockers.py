@@ -50,7 +50,7 @@ class Holder:
 @dataclass(frozen=True, kw_only=True)
 class Blocker:
     """`reason` is Slurm's term, `why` the sentence. `gpus` counts GPUs that are missing, over the quota, or requested
-    by the jobs ahead.
+    by the jobs ahead. `power_budgets` names those that leave too little, also where the sentence leaves some out.
     """
 
     kind: BlockerKind
@@ -60,6 +60,7 @@ class Blocker:
     nodes: int = 0
     jobs: int = 0
     holders: tuple[Holder, ...] = ()
+    power_budgets: tuple[str, ...] = ()
 
 
 def has_gate(job: WaitingJob, now: datetime) -> bool:

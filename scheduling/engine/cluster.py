@@ -124,6 +124,7 @@ class WaitingJob:
     hold: str = ""  # "", "user" or "admin"
     reason: str = ""  # Slurm's term stored in its row by the last turn
     why: str = ""  # the stored sentence; while held, the one given by the user
+    power_budgets: tuple[str, ...] = ()  # the stored ones
     begin_at: datetime | None = None
     deadline_at: datetime | None = None
     waits_for: tuple[str, ...] = ()  # public ids of the dependencies that have not ended
@@ -277,6 +278,11 @@ class WaitDecision(NamedTuple):
     reason: str
     why: str
     blockers: tuple[Blocker, ...] = ()
+
+    @property
+    def power_budgets(self) -> tuple[str, ...]:
+        """The budgets that the first blocker names."""
+        return self.blockers[0].power_budgets if self.blockers else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ sentences are written for the team of the job: the job ahead of it is named only
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from jobs.core.gpu_models import gpu_models, models_text
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, format_gpus, gpu_number
+from jobs.core.lifecycle import POWER
 from jobs.core.slurm_notation import format_count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, approximate_duration, capitalize_first, job_label
 from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecision, WaitDecision, WaitingJob
@@ -28,10 +28,6 @@ from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 BlockerTuple = tuple[Blocker, ...]
 WaitText = tuple[str, str, BlockerTuple]  # reason and sentence of the first blocker, then all of them
 MAX_NAMED_BUDGETS = 3
-POWER_REASON = "Power"
-# As in `_power_blocker` and `_area_blocker`
-ONE_BUDGET = re.compile(r"; of power budget (?P<name>.+?), [\d,.]+ of [\d,.]+ kW for jobs are left")
-SOME_BUDGETS = re.compile(r"; the power budgets of (?P<names>.+?)(?: and \d+ more)? leave that on ")
 QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
@@ -126,9 +122,7 @@ class WaitExplainer:
                 yield priority
             return
         first = f"{resources.why} {capitalize_first(self._head_label(group))} is ahead of it."
-        yield Blocker(
-            kind=resources.kind, reason=resources.reason, why=first, gpus=resources.gpus, nodes=resources.nodes
-        )
+        yield replace(resources, why=first)
         yield priority
 
     def _priority_blocker(self, group: RequestGroup) -> Blocker:
@@ -290,7 +284,7 @@ def _power_blocker(budget: PowerBudget, left: int, need: ResourceRequest) -> Blo
     )
     if need.watts > budget.watts:
         why += " The whole budget is too small for it."
-    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why)
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER, why=why, power_budgets=(budget.name,))
 
 
 def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGroup) -> Blocker | None:
@@ -307,14 +301,7 @@ def _area_blocker(resources: NodeResources, areas: PowerAreas, group: RequestGro
         f"It is predicted to need {each}; the power budgets of {', '.join(names[:MAX_NAMED_BUDGETS])}{more} leave that"
         f" on {fitting or 'none'} of {format_count(without_power.bit_count(), 'node')} where it would fit."
     )
-    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER_REASON, why=why, nodes=count - fitting)
-
-
-def named_budgets(why: str) -> list[str]:
-    """The names of the power budgets that the sentence of a wait reason contains."""
-    if found := ONE_BUDGET.search(why):
-        return [found["name"]]
-    return found["names"].split(", ") if (found := SOME_BUDGETS.search(why)) else []
+    return Blocker(kind=BlockerKind.CAPACITY, reason=POWER, why=why, nodes=count - fitting, power_budgets=tuple(names))
 
 
 def _models_of_group(resources: NodeResources, group: RequestGroup) -> list[tuple[str, NodeSet]]:

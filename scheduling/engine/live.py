@@ -361,25 +361,32 @@ def _resources(snapshot: ClusterSnapshot, nodes: Sequence[NodeView]) -> NodeReso
     whole = next((budget for budget in snapshot.power if budget.nodes is None), None)
     wake_w = {number: node.wake_w for number, node in enumerate(nodes) if node.wake_w}
     budgets = [budget for budget in snapshot.power if wake_w or budget.nodes is not None]
-    offered = [(budget, _node_set(nodes, budget), budget.watts - held_watts(snapshot, budget)) for budget in budgets]
+    numbers = {node.id: number for number, node in enumerate(nodes)}
+    offered = [
+        (budget, _node_set(numbers, budget), budget.watts - held)
+        for budget, held in zip(budgets, held_watts(snapshot, budgets), strict=True)
+    ]
     areas = PowerAreas(offered, wake_w) if offered else None
-    return NodeResources(nodes, whole, held_watts(snapshot, whole) if whole else 0, areas)
+    return NodeResources(nodes, whole, held_watts(snapshot, [whole])[0] if whole else 0, areas)
 
 
-def _node_set(nodes: Sequence[NodeView], budget: PowerBudget) -> NodeSet:
-    return sum(1 << number for number, node in enumerate(nodes) if budget.nodes is None or node.id in budget.nodes)
+def _node_set(numbers: Mapping[int, int], budget: PowerBudget) -> NodeSet:
+    inside = numbers if budget.nodes is None else budget.nodes
+    return sum(1 << numbers[node] for node in inside if node in numbers)
 
 
-def held_watts(snapshot: ClusterSnapshot, budget: PowerBudget) -> int:
-    """What running jobs are predicted to draw of the budget, each evenly on its nodes."""
-    if budget.nodes is None:
-        return sum(job.watts for job in snapshot.running)
-    inside = budget.nodes
-    return sum(
-        -(-job.watts // len(job.places)) * len(inside.intersection(job.places))
-        for job in snapshot.running
-        if job.watts and not inside.isdisjoint(job.places)
-    )
+def held_watts(snapshot: ClusterSnapshot, budgets: Sequence[PowerBudget]) -> list[int]:
+    """What running jobs are predicted to draw of each budget, each job evenly on its nodes."""
+    by_node: dict[int, int] = {}
+    for job in snapshot.running:
+        if job.watts and job.places:
+            part = -(-job.watts // len(job.places))
+            for node in job.places:
+                by_node[node] = by_node.get(node, 0) + part
+    everything = sum(job.watts for job in snapshot.running)
+    return [
+        everything if budget.nodes is None else sum(by_node.get(node, 0) for node in budget.nodes) for budget in budgets
+    ]
 
 
 def next_rank_change(snapshot: ClusterSnapshot, rules: PolicyRules) -> float | None:

@@ -28,6 +28,7 @@ from datetime import datetime
 from django.db import DatabaseError, transaction
 
 from jobs.actions import jobs as job_actions
+from jobs.actions.jobs import WaitReason
 from jobs.actions.journal import SCHEDULER
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
@@ -57,7 +58,9 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
         return 0
     decided = policy(picture)
     answers = changed_wait_reasons(picture, decided.waits)
-    job_actions.store_wait_reasons([(wait.job_id, wait.reason, wait.why) for wait in answers])
+    job_actions.store_wait_reasons(
+        [WaitReason(wait.job_id, wait.reason, wait.why, wait.power_budgets) for wait in answers]
+    )
     if cluster.mode == ClusterMode.ADVISE:
         return _advise(decided)
     names = {node.id: node.name for node in picture.nodes}
@@ -73,13 +76,13 @@ def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Ca
 
 def _advise(decided: TurnDecisions) -> int:
     """Record what Acme would do in mode drive. Nothing is started or stopped."""
-    reasons = [(start.job_id, "None", f"Acme would start it now: {start.why}") for start in decided.starts]
+    reasons = [WaitReason(start.job_id, "None", f"Acme would start it now: {start.why}") for start in decided.starts]
     victims: dict[int, list[int]] = {}
     for stop in decided.stops:
         victims.setdefault(stop.for_job, []).append(stop.job_id)
     names = dict(Job.objects.filter(pk__in=[stop.job_id for stop in decided.stops]).values_list("pk", "public_id"))
     reasons += [
-        (job, "Resources", f"Acme would preempt {', '.join(names[victim] for victim in jobs)} to start it.")
+        WaitReason(job, "Resources", f"Acme would preempt {', '.join(names[victim] for victim in jobs)} to start it.")
         for job, jobs in victims.items()
         if job
     ]

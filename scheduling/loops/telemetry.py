@@ -9,7 +9,6 @@ Failure story     An existing row (two workers, a repeated turn) is not changed.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +28,11 @@ from jobs.models import (
     Sample,
     clock,
 )
-from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.kubernetes.pod_objects import attempt_name
 from scheduling.backends.telemetry import ExporterPage, GpuReading
-from scheduling.clusters import circuit_breaker
-from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission
+from scheduling.clusters.telemetry_page import ReadTelemetry, telemetry_page
 from scheduling.core.slice_readings import device_readings
-from scheduling.models import ClusterEndpoint
 
-log = logging.getLogger(__name__)
-
-TELEMETRY_TIMEOUT_S = 5.0
 COARSER_RESOLUTION: dict[int, int] = {Resolution.RAW: Resolution.FIVE_MINUTES, Resolution.FIVE_MINUTES: Resolution.HOUR}
 ROLLUP_LOOK_BACK: dict[int, timedelta] = {
     Resolution.RAW: timedelta(hours=1),
@@ -47,27 +40,12 @@ ROLLUP_LOOK_BACK: dict[int, timedelta] = {
 }
 
 
-ReadTelemetry = Callable[..., ExporterPage]
-
-
-def read_telemetry_once(cluster: Cluster, read: ReadTelemetry, monotonic: Callable[[], float] = time.monotonic) -> int:
+def read_telemetry_once(
+    cluster: Cluster, read: ReadTelemetry[ExporterPage], monotonic: Callable[[], float] = time.monotonic
+) -> int:
     """Read the exporter, unless its circuit is open. Return the number of nodes with samples."""
-    admission = circuit_breaker.request_admission(cluster, ClusterEndpoint.TELEMETRY)
-    if admission == Admission.WAIT:
-        return 0
-    began = monotonic()
-    try:
-        reading = read(
-            cluster.metrics_address, timeout_s=PROBE_TIMEOUT_S if admission == Admission.TRY else TELEMETRY_TIMEOUT_S
-        )
-    except ClusterUnreachable as error:
-        log.warning("no telemetry of cluster %s: %s", cluster, error)
-        if monotonic() - began > LATE_FAILURE_S:
-            circuit_breaker.record_timeout(cluster, ClusterEndpoint.TELEMETRY, str(error))
-        return 0
-    if admission == Admission.TRY:
-        circuit_breaker.record_answer(cluster, ClusterEndpoint.TELEMETRY)
-    return write_samples_once(cluster, reading, clock.now())
+    page = telemetry_page(cluster, read, monotonic)
+    return 0 if page is None else write_samples_once(cluster, page, clock.now())
 
 
 def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -> int:

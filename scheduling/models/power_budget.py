@@ -8,10 +8,11 @@ from typing import Self
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from jobs.models import Cluster
+from scheduling.power.cap_rules import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
 
 MAX_LIMIT_W = 1_000_000_000
 
@@ -55,6 +56,24 @@ class PowerBudget(models.Model):
     mode = models.CharField(
         max_length=7, choices=PowerCapMode, default=PowerCapMode.OFF, db_default=PowerCapMode.OFF, editable=False
     )
+    low_cap_percent = models.PositiveSmallIntegerField(
+        default=POLCA_PERCENTS[0],
+        db_default=POLCA_PERCENTS[0],
+        editable=False,
+        help_text="Of the limit. Above it, evaluation and debug jobs are capped.",
+    )
+    all_cap_percent = models.PositiveSmallIntegerField(
+        default=POLCA_PERCENTS[1],
+        db_default=POLCA_PERCENTS[1],
+        editable=False,
+        help_text="Above it, evaluation and debug jobs are capped further, then all jobs.",
+    )
+    lowest_clock_percent = models.PositiveSmallIntegerField(
+        default=POLCA_PERCENTS[2],
+        db_default=POLCA_PERCENTS[2],
+        editable=False,
+        help_text="Above it, all jobs run at the lowest clock.",
+    )
     # What `power.cap_rules` remembers from one reading to the next
     level = models.PositiveSmallIntegerField(default=0, db_default=0, editable=False, help_text="0: not capped.")
     level_since = models.DateTimeField(null=True, editable=False)
@@ -88,6 +107,15 @@ class PowerBudget(models.Model):
             ),
             models.CheckConstraint(condition=Q(limit_w__gt=0), name="power_budget_is_positive"),
             models.CheckConstraint(condition=Q(mode__in=PowerCapMode.values), name="power_cap_mode_known"),
+            models.CheckConstraint(
+                condition=Q(
+                    low_cap_percent__gte=MIN_PERCENT,
+                    all_cap_percent__gte=F("low_cap_percent"),
+                    lowest_clock_percent__gte=F("all_cap_percent"),
+                    lowest_clock_percent__lte=MAX_PERCENT,
+                ),
+                name="power_cap_percents_ascend",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -102,6 +130,11 @@ class PowerBudget(models.Model):
     def share(self) -> float | None:
         """The measured power as a share of the limit; None before the first reading."""
         return None if self.measured_w is None else self.measured_w / self.limit_w
+
+    @property
+    def cap_percents(self) -> tuple[int, int, int]:
+        """The thresholds of the caps, of the limit."""
+        return self.low_cap_percent, self.all_cap_percent, self.lowest_clock_percent
 
     @property
     def is_watched(self) -> bool:

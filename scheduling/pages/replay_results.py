@@ -137,7 +137,11 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
         "is_open": row.is_open,
         "waits_for_worker": row.state == SimulationState.PENDING,
         "may_cancel": row.is_open and caller.may_change(row),
-        "parameters": [(name, _parameter_text(value)) for name, value in row.params.items() if name != "teams"],
+        "parameters": [
+            (PARAMETER_TITLES.get(name, name), _parameter_text(value))
+            for name, value in row.params.items()
+            if name != "teams"
+        ],
         "others": cache(lambda: list(others[:PAGE_SIZE])) if len(columns) <= MAX_COMPARED_RUNS else [],
         **_results_context(columns, row.public_id, address),
     }
@@ -146,6 +150,11 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 MAX_LISTED = 30  # entries of a list
+PARAMETER_TITLES = {
+    "power_budget_kw": "power budget in kW",
+    "price_per_kwh": "price of a kWh",
+    "sleep": "sleeping nodes",
+}
 
 
 def _parameter_text(value: Any) -> str:
@@ -158,7 +167,7 @@ def _parameter_text(value: Any) -> str:
         return " ".join(filter(None, (_parameter_text(part) for part in value.values() if part != "")))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
 def _requested_simulations(request: HttpRequest) -> list[Simulation]:

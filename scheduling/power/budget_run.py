@@ -29,6 +29,7 @@ from scheduling.power.power_profiles import PowerProfiles
 
 CALM_SHARE = 0.8  # of the budget; below it, a run without caps uses long steps too
 SMALLEST_STEP_S = 1e-6
+MAX_EQUAL_STEPS = 64  # whose power is computed together, which takes a fraction of the time
 SMALLEST_SHARE = 1e-6  # of a GPU; smaller differences are rounding errors
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
@@ -92,9 +93,10 @@ def run_budget(
     actuator: Actuator = Actuator(),
     step_s: float = 1.0,
     until_s: float = math.inf,
+    max_equal_steps: int = MAX_EQUAL_STEPS,
 ) -> BudgetRun:
-    """Run until this time, or until all jobs have ended."""
-    run = _RunState(jobs, fleet, budget_w, caps, actuator, step_s)
+    """Run until this time, or until all jobs have ended. The result does not depend on `max_equal_steps`."""
+    run = _RunState(jobs, fleet, budget_w, caps, actuator, step_s, max_equal_steps)
     while run.goes_on(until_s):
         run.step(until_s)
     return run.result()
@@ -131,14 +133,17 @@ class _RunState:
         caps: CapSettings,
         actuator: Actuator,
         step_s: float,
+        max_equal_steps: int,
     ) -> None:
         self._jobs, self._fleet, self._budget_w = jobs, fleet, budget_w
         self._caps, self._actuator, self._step_s = caps, actuator, step_s
+        self._max_equal_steps = max_equal_steps
         self._calm_w = budget_w * (caps.steps[0].above if caps.steps else CALM_SHARE)
         self._dice = np.random.default_rng(actuator.seed)
         self._now = float(jobs.start_s[0]) if len(jobs.start_s) else 0.0
         self._started = 0
         self._state, self._level, self._failed = CapState(), 0, False
+        self._reading: PowerReading | None = None  # the last one
         self._commands: deque[tuple[float, int]] = deque()  # time of effect, level
         self._level_s = [0.0] * (len(caps.steps) + 1)
         self._totals = _Totals()
@@ -154,11 +159,37 @@ class _RunState:
         self._start_jobs()
         self._apply_commands()
         is_calm = self._is_calm()
+        if not is_calm and (count := self._equal_steps(until_s)) > 1:
+            self._advance_steps(count)
+            return
         seconds = self._seconds_to_next(is_calm, until_s)
         watts = self._advance(seconds)
         if not is_calm:
             self._totals.stepped_s += seconds
             self._read(watts)
+
+    def _equal_steps(self, until_s: float) -> int:
+        """How many whole steps follow before a start, an end or a command takes effect."""
+        known = [until_s, *(at_s for at_s, _ in self._commands)]
+        if self._started < len(self._started_s):
+            start_s = float(self._jobs.start_s[self._started])
+            known += [start_s] if start_s > self._now + SMALLEST_STEP_S else []  # else it waits for an end
+        seconds = min(min(known) - self._now, self._running.shortest_rest_s()) - SMALLEST_STEP_S
+        return int(min(self._max_equal_steps, seconds / self._step_s))
+
+    def _advance_steps(self, count: int) -> None:
+        """Do as many steps as `step` would do one by one, until the rule commands something."""
+        joules, gpu_s = self._running.joules_of_steps(count, self._step_s)
+        done = 0
+        for done, step_j in enumerate(joules.tolist(), 1):  # noqa: B007 - used after the loop
+            watts = self._fleet.power_w(gpu_s / self._step_s, step_j / self._step_s)
+            self._pass(self._step_s, watts)
+            self._totals.stepped_s += self._step_s
+            commands = len(self._commands)
+            self._read(watts)
+            if len(self._commands) > commands:
+                break
+        self._running.advance(done * self._step_s)
 
     def result(self) -> BudgetRun:
         totals = self._totals
@@ -226,14 +257,21 @@ class _RunState:
         """Let time pass. Return the mean power."""
         joules, gpu_s = self._running.advance(seconds)
         watts = self._fleet.power_w(gpu_s / seconds, joules / seconds)
+        self._pass(seconds, watts)
+        return watts
+
+    def _pass(self, seconds: float, watts: float) -> None:
         self._totals.add(self._now, seconds, watts, self._budget_w)
         self._level_s[self._level] += seconds
         self._now += seconds
-        return watts
 
     def _read(self, watts: float) -> None:
         """Let the rule decide on the mean power of the last step."""
-        reading = PowerReading(at_s=self._now, share=watts / self._budget_w, command_failed=self._failed)
+        share, last = watts / self._budget_w, self._reading
+        before, elapsed_s = (last.share, self._now - last.at_s) if last else (None, 0.0)
+        expected = self._caps.expected_share(share, before, elapsed_s)
+        reading = PowerReading(at_s=self._now, share=share, command_failed=self._failed, expected_share=expected)
+        self._reading = reading
         state = next_state(self._state, reading, self._caps)
         if state.command != self._state.command:  # what failed before is commanded again
             self._commands.append((self._now + self._actuator.latency_s, state.level))
@@ -281,6 +319,14 @@ class _Running:
 
     def shortest_rest_s(self) -> float:
         return float(((self._work_s - self._done_s) / self._speed).min(initial=math.inf))
+
+    def joules_of_steps(self, count: int, step_s: float) -> tuple[Floats, float]:
+        """The joules of each of the next steps, in which no job ends, and the GPU-seconds of one."""
+        done_s = self._done_s + self._speed * (step_s * np.arange(1, count + 1))[:, np.newaxis]
+        high_s = np.vstack([self._high_before, self._profiles.high_s(done_s)])
+        swings_j = np.diff(high_s, axis=0) @ self._swing_per_work
+        worked = self._speed * step_s
+        return swings_j + float(self._low_per_work @ worked), float(self._gpus_per_work @ worked)
 
     def advance(self, seconds: float) -> tuple[float, float]:
         """Let time pass and remove the jobs that end. Return the joules and GPU-seconds of all."""

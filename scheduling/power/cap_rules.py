@@ -7,16 +7,18 @@
     above 100%              288 MHz              288 MHz
 
 A reading raises the level to the step of its threshold at once; steps of the same threshold follow each other when the
-one before had time to take effect. Levels are released in reverse order, one at a time, each when all readings of its
-`hold_s` were below its threshold by `release`. A command that failed counts as no cap: the next step of a threshold
-that is exceeded follows with the next reading. If there is none, the command is repeated: with the next reading while
-its threshold is exceeded, else after `settle_s`, because nodes that were not released stay slow.
+one before had time to take effect. While power rises, the share that is expected soon counts for the steps that
+spare high-priority jobs. Levels are released in reverse order, one at a time, each when all readings of its `hold_s`
+were below its threshold by `release`. A command that failed counts as no cap: the next step of a threshold that is
+exceeded follows with the next reading. If there is none, the command is repeated: with the next reading while its
+threshold is exceeded, else after `settle_s`, because nodes that were not released stay slow.
 
 Without steps the clocks never change, which is no cap, or a static one with `base_mhz`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -33,12 +35,24 @@ class CapStep:
     hold_s: float = 60.0  # longer than an iteration, so that its peak was read before a release
 
 
-POLCA_STEPS = (
-    CapStep(above=0.80, low_mhz=1275),
-    CapStep(above=0.89, low_mhz=1110),
-    CapStep(above=0.89, low_mhz=1110, high_mhz=1305),
-    CapStep(above=1.00, low_mhz=MIN_MHZ, high_mhz=MIN_MHZ, hold_s=5.0),
-)
+MAX_SLOPE_S = 5.0
+ROUNDING_S = 1e-6  # times are sums of steps
+POLCA_PERCENTS = (80, 89, 100)
+MIN_PERCENT, MAX_PERCENT = 50, 100  # nodes without jobs draw about a quarter of what they draw at most
+
+
+def polca_steps(percents: Sequence[int]) -> tuple[CapStep, ...]:
+    """POLCA's steps with these thresholds in percent: for low-priority jobs, for all, and for the lowest clocks."""
+    low, all_jobs, lowest = (percent / 100 for percent in percents)
+    return (
+        CapStep(above=low, low_mhz=1275),
+        CapStep(above=all_jobs, low_mhz=1110),
+        CapStep(above=all_jobs, low_mhz=1110, high_mhz=1305),
+        CapStep(above=lowest, low_mhz=MIN_MHZ, high_mhz=MIN_MHZ, hold_s=5.0),
+    )
+
+
+POLCA_STEPS = polca_steps(POLCA_PERCENTS)
 
 # Where low-priority jobs draw little: clocks of high-priority jobs fall further before all fall to the lowest
 GRADUAL_STEPS = (*POLCA_STEPS[:3], CapStep(above=0.95, low_mhz=810, high_mhz=1110), POLCA_STEPS[3])
@@ -52,6 +66,7 @@ class CapSettings:
     release: float = 0.05  # points below the threshold of a step
     settle_s: float = 3.0  # until a cap shows in the readings
     base_mhz: int = MAX_MHZ  # without a step
+    lead_s: float = 0.0  # until the next reading and a command after it; 0: a rise is not continued
 
     def __post_init__(self) -> None:
         for before, after in pairwise(self.steps):
@@ -59,6 +74,13 @@ class CapSettings:
                 raise ValueError(f"steps: the threshold {after.above:g} follows the higher one {before.above:g}.")
             if after.low_mhz > before.low_mhz or after.high_mhz > before.high_mhz:
                 raise ValueError(f"steps: the clocks at {after.above:g} are higher than those of the step before.")
+
+    def expected_share(self, share: float, before: float | None, elapsed_s: float) -> float:
+        """The share after `lead_s`, if power goes on to rise as since the reading before. It is never expected to fall.
+        Readings that lie far apart say nothing about the next seconds."""
+        if before is None or not 0 < elapsed_s <= MAX_SLOPE_S:
+            return share
+        return share + max(0.0, share - before) * self.lead_s / elapsed_s
 
     def clocks(self, level: int) -> tuple[int, int]:
         """The clocks of low-priority and high-priority jobs."""
@@ -89,11 +111,16 @@ class CapState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerReading:
-    """Power as a share of the budget."""
+    """Power as a share of the budget. `expected_share` is that of the time when a command would take effect."""
 
     at_s: float
     share: float
     command_failed: bool = False  # the last command, on any node
+    expected_share: float = 0.0
+
+    @property
+    def highest_share(self) -> float:
+        return max(self.share, self.expected_share)
 
 
 def next_state(state: CapState, reading: PowerReading, settings: CapSettings) -> CapState:
@@ -110,7 +137,8 @@ def next_state(state: CapState, reading: PowerReading, settings: CapSettings) ->
 
 def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings) -> int:
     """The level that this reading needs, at least the present one."""
-    exceeded = [step.above for step in settings.steps if reading.share > step.above]
+    shares = [reading.highest_share if step.high_mhz == MAX_MHZ else reading.share for step in settings.steps]
+    exceeded = [step.above for step, share in zip(settings.steps, shares, strict=True) if share > step.above]
     if not exceeded:
         return state.level
     last = len(exceeded)
@@ -122,11 +150,11 @@ def _raised_level(state: CapState, reading: PowerReading, settings: CapSettings)
 
 def _is_held(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
     """Whether the level was held for its time."""
-    return reading.at_s - max(state.above_s, state.since_s) >= settings.steps[state.level - 1].hold_s
+    return reading.at_s - max(state.above_s, state.since_s) >= settings.steps[state.level - 1].hold_s - ROUNDING_S
 
 
 def _is_settled(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:
-    return reading.at_s - state.commanded_s >= settings.settle_s
+    return reading.at_s - state.commanded_s >= settings.settle_s - ROUNDING_S
 
 
 def _repeats(state: CapState, reading: PowerReading, settings: CapSettings) -> bool:

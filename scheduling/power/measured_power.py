@@ -16,6 +16,7 @@ from scheduling.power.energy import MAX_GPU_POWER_W, model_power_w, power_estima
 from scheduling.power.gpu_clocks import PowerFleet
 
 FRESH_S = 45.0  # three polls of the telemetry
+REPEATED_S = 15.0  # an exporter shows its last values until it measures again
 LAST_READING_S = 600.0  # an older one says nothing
 MAX_UNREAD_SHARE = 0.1  # of the nodes; with more, the sum is too uncertain for a release
 FLEET = PowerFleet(nodes=1)
@@ -48,6 +49,11 @@ class MeasuredPower:
     def is_certain(self) -> bool:
         """Whether it may justify a release."""
         return self.unread <= MAX_UNREAD_SHARE * self.nodes
+
+    def is_newer(self, at_s: float, watts: float) -> bool:
+        """Whether this is another measurement than that of this time. Power that equals it in all digits was not
+        measured again; after a while it counts, because idle GPUs may draw the same for long."""
+        return self.at_s - at_s >= REPEATED_S or (self.at_s > at_s and self.watts != watts)
 
 
 def measured_power(nodes: Iterable[NodeReading]) -> MeasuredPower | None:

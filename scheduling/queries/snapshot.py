@@ -335,6 +335,7 @@ REQUEST_COLUMNS = (
     "hold",
     "reason",
     "why",
+    "power_budgets",
     "begin_at",
     "deadline_at",
     "array_id",
@@ -370,9 +371,9 @@ def _waiting(
             predictions.add(pk, predicted, by_trees)
         requested = tuple(columns[: len(NEED_COLUMNS)])
         need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
-        priority, preemptible, time_limit, hold, reason, why, begin_at, deadline_at, array, array_limit = columns[
-            len(NEED_COLUMNS) :
-        ]
+        priority, preemptible, time_limit, hold, reason, why, budgets, begin_at, deadline_at, array, array_limit = (
+            columns[len(NEED_COLUMNS) :]
+        )
         yield WaitingJob(
             id=pk,
             name=name,
@@ -386,6 +387,7 @@ def _waiting(
             hold=hold,
             reason=reason,
             why=why,
+            power_budgets=tuple(budgets),
             begin_at=begin_at,
             deadline_at=deadline_at,
             waits_for=unmet.get(pk, ()),

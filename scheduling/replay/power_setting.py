@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from jobs.core.gpu_shares import WHOLE_GPU
+from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Floats, Trace
 from scheduling.engine.cluster import PowerBudget
 from scheduling.power.gpu_clocks import PowerFleet
-from scheduling.power.power_predictions import predicted_peaks_w
+from scheduling.power.power_predictions import PeakHistory, peak_scopes, predicted_peaks_w
 from scheduling.power.power_profiles import PowerProfiles, draw_profiles
 
 Watts = npt.NDArray[np.int64]
+JOB_KINDS = frozenset(kind.value for kind in JobKind)
+MAX_NAME_LENGTH = 120  # of a job of Acme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +48,30 @@ class JobPower:
         return JobPower(profiles=self.profiles.rows(chosen), watts=None if self.watts is None else self.watts[chosen])
 
 
-def job_power(trace: Trace, fleet: PowerFleet, seed: int, *, has_budget: bool) -> JobPower:
-    """Call it with the whole trace, so that the power of a job does not depend on which others are set aside."""
+def job_power(trace: Trace, fleet: PowerFleet, seed: int, *, has_budget: bool, knows_peaks: bool = False) -> JobPower:
+    """Call it with the whole trace, so that the power of a job does not depend on which others are set aside.
+    `knows_peaks`: the same jobs ran before, so predictions do not change with time."""
     profiles = draw_profiles(list(trace.kinds), trace.runtime_s, seed)
-    return JobPower(profiles=profiles, watts=_predicted_watts(trace, profiles, fleet) if has_budget else None)
+    predict = _known_peaks_w if knows_peaks else _peaks_at_submission_w
+    watts = _watts(trace, predict(trace, profiles), fleet) if has_budget else None
+    return JobPower(profiles=profiles, watts=watts)
+
+
+def learned_peaks(trace: Trace, profiles: PowerProfiles, users: Sequence[object]) -> PeakHistory:
+    """What a live cluster has learned when all jobs have ended. `users` are named by their codes."""
+    history = PeakHistory()
+    for scopes, peak_w in zip(_scopes(trace, users), profiles.peak_w.tolist(), strict=True):
+        history.add(scopes, peak_w)
+    return PeakHistory(history.counts())
+
+
+def _scopes(trace: Trace, users: Sequence[object]) -> Iterator[tuple[str, str]]:
+    for user, name, kind in zip(trace.users.codes.tolist(), trace.names, trace.kinds, strict=True):
+        yield peak_scopes(str(users[user]), name[:MAX_NAME_LENGTH], kind_or_other(kind))
+
+
+def kind_or_other(kind: str) -> str:
+    return kind if kind in JOB_KINDS else JobKind.OTHER.value
 
 
 def gpus_of_jobs(trace: Trace) -> Floats:
@@ -56,14 +80,23 @@ def gpus_of_jobs(trace: Trace) -> Floats:
     return gpus
 
 
-def _predicted_watts(trace: Trace, profiles: PowerProfiles, fleet: PowerFleet) -> Watts:
+def _watts(trace: Trace, peaks_w: Floats, fleet: PowerFleet) -> Watts:
+    watts = np.ceil(gpus_of_jobs(trace) * fleet.watts_above_idle(peaks_w)).astype(np.int64)
+    return np.maximum(1, watts)
+
+
+def _known_peaks_w(trace: Trace, profiles: PowerProfiles) -> Floats:
+    history, users = learned_peaks(trace, profiles, trace.users.words), trace.users.words
+    return np.array([history.predicted_w(scopes) for scopes in _scopes(trace, users)])
+
+
+def _peaks_at_submission_w(trace: Trace, profiles: PowerProfiles) -> Floats:
     columns = np.stack([trace.users.codes, trace.names.codes, trace.kinds.codes])
     _, similar = np.unique(columns, axis=1, return_inverse=True)
-    peaks_w = predicted_peaks_w(
+    return predicted_peaks_w(
         profiles.peak_w,
         trace.submit_s,
         trace.runtime_s,
         similar.ravel().astype(np.int32),
         trace.kinds.codes,
     )
-    return np.ceil(gpus_of_jobs(trace) * fleet.watts_above_idle(peaks_w)).astype(np.int64)

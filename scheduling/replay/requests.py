@@ -75,7 +75,9 @@ def check_door(
         "noise": setting.noise != "none",
         "checkpoint_s": setting.checkpoint_s,
         "preemption_cost": setting.preemption_cost != "none",
-        _power_field(setting.power): setting.power,
+        "sleep": setting.power and setting.power.has_sleep,
+        "price_per_kwh": setting.power and setting.power.price_per_kwh is not None,
+        "energy": setting.power and setting.power.budget_kw is None,
     }
     if used := next((name for name, value in unsupported.items() if value), None):
         raise InvalidReplaySetting(used, "cannot be combined with --door")

@@ -342,15 +342,17 @@ def job_resources(trace: Trace, row: int, setting: ReplaySetting) -> ResourceReq
 
 
 def replayable_rows(trace: Trace, setting: ReplaySetting) -> Trace:
-    """The jobs that one pool can run."""
+    """The jobs that one pool can run. What jobs draw follows from the trace that is left, so it is looked at again."""
     excluded = _too_wide(trace, setting, setting.nodes) | (_without_gpus(trace) & (not setting.cpus_per_node))
-    return trace.rows(np.flatnonzero(~excluded)) if excluded.any() else trace
+    excluded |= _above_power_budget(trace, setting, _power_of_jobs(trace, setting))
+    return replayable_rows(trace.rows(np.flatnonzero(~excluded)), setting) if excluded.any() else trace
 
 
 def _power_of_jobs(trace: Trace, setting: ReplaySetting) -> JobPower | None:
     if setting.power is None:
         return None
-    return job_power(trace, setting.power_fleet, setting.seed, has_budget=setting.power.budget_kw is not None)
+    has_budget = setting.power.budget_kw is not None
+    return job_power(trace, setting.power_fleet, setting.seed, has_budget=has_budget, knows_peaks=setting.as_live)
 
 
 def _above_power_budget(trace: Trace, setting: ReplaySetting, power: JobPower | None) -> JobMask:

@@ -89,7 +89,7 @@ def test_dialog_stays_open_during_updates_and_works_by_keyboard(visit):
     page.keyboard.press("Enter")
     expect(page.locator("#ask-cancel input[name=why]")).to_be_focused()
     page.keyboard.type("wrong ")
-    job_actions.store_wait_reasons([(job.pk, "Resources", "Waits for a free node.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "Waits for a free node.")])
     job_actions.set_priority(job, 7, author=make.LOOP)
     expect(page.locator("#job")).to_contain_text("Waits for a free node.")
     page.keyboard.type("data")

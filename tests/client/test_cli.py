@@ -183,7 +183,7 @@ def test_long_lists_come_page_by_page(acme, ada, door):
 
 def test_job_and_why_show_a_pending_job(acme, ada):
     job = make.job(ada, environment={"API_KEY": "hunter2"})
-    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
 
     shown = acme("job", job).stdout
 

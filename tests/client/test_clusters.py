@@ -127,13 +127,15 @@ def test_power_budgets_are_set_listed_and_removed(cluster):
         cluster("power-budget", "seren", "--kw", "45.5", "--reason", "new feed").stdout == "seren: 45.5 kW, caps off.\n"
     )
     assert cluster("power-budget", "seren", "--caps", "observe").stdout == "seren: 45.5 kW, caps observe.\n"
+    thresholds = cluster("power-budget", "seren", "--thresholds", "70,80,95")
+    assert thresholds.stdout == "seren: 45.5 kW, caps observe at 70, 80, 95%.\n"
     assert (
         cluster("power-budget", "seren", "--rack", "r01", "--kw", "20").stdout == "seren rack r01: 20.0 kW, caps off.\n"
     )
 
     header, first, second = cluster("power-budget", "seren").stdout.splitlines()
     assert header.split()[:2] == ["SCOPE", "PLACE"]
-    assert (first.split()[0], first.split()[-4:]) == ("cluster", ["45.5", "0", "-", "observe"])
+    assert (first.split()[0], first.split()[-4:]) == ("cluster", ["0", "-", "observe", "70,80,95"])
     assert second.split()[:2] == ["rack", "r01"]
     assert [row["place"] for row in json.loads(cluster("power-budget", "seren", "-o", "json").stdout)] == ["", "r01"]
 
@@ -177,8 +179,14 @@ def test_wrong_use_of_speeds_is_refused(cluster, words):
 
 @pytest.mark.parametrize(
     "words",
-    [("--kw", "9", "--remove"), ("--rack", "a", "--leaf", "b"), ("--pod", "p", "--remove"), ("--caps", "observe")],
-    ids=["both", "two places", "nothing to remove", "caps without a budget"],
+    [
+        ("--kw", "9", "--remove"),
+        ("--rack", "a", "--leaf", "b"),
+        ("--pod", "p", "--remove"),
+        ("--caps", "observe"),
+        ("--thresholds", "many"),
+    ],
+    ids=["both", "two places", "nothing to remove", "caps without a budget", "no numbers"],
 )
 def test_wrong_use_of_power_budgets_is_refused(cluster, words):
     assert cluster("power-budget", "seren", *words).exit_code == 2

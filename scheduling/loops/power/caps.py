@@ -2,8 +2,9 @@
 
 Eligible rows     Clusters with a power budget in mode observe or act, and those of which nodes still have a clock that
                   Acme set.
-What a turn does  Adds the newest readings of the nodes of each budget up. A new sum goes through the rule of
-                  `power.cap_rules`, and the level that follows is recorded. Then compares the clocks that the levels
+What a turn does  Reads the power of the cluster's nodes from its telemetry, and adds the newest readings of the nodes
+                  of each budget up. A new sum goes through the rule of `power.cap_rules`, and the level that follows
+                  is recorded. Then compares the clocks that the levels
                   of all acting budgets ask of each node, the lowest of several, with those in `NodeClock`: nodes of
                   which all jobs have low priority get the clock of these, other nodes that of all others. Nodes that
                   differ, and those whose last command is not confirmed, are in one command. Nodes that no budget caps
@@ -12,7 +13,8 @@ Failure story     The level is recorded before the clocks, and the clocks before
                   anywhere is finished by the next one, which repeats an unconfirmed command: clocks are absolute. Run
                   twice: the second turn finds the same reading and decides nothing. Two workers: a lease, and every
                   change is guarded by the row as it was loaded; a command ends before the lease does. Late: a reading
-                  older than a minute decides nothing, so caps stay, and the status says so; nodes without a fresh
+                  older than a minute decides nothing, so caps stay, and the status says so. Telemetry that does not
+                  answer, or an answer without a node: the newest samples take its place; nodes without a fresh
                   reading count by an estimate, and where they are many, no cap is released. A command that fails on any
                   node counts as failed: the rule goes to its next step, and each turn repeats it for these nodes. A
                   node that does not respond is left out until it does, and then gets its clock again, because a boot
@@ -25,25 +27,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from math import inf
 
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_all
 from jobs.models import NODE_CLOCK_RETENTION, Cluster, Node, NodeClock, clock
 from scheduling.actions import power_caps as cap_actions
 from scheduling.actions.power_caps import CapDecision
+from scheduling.backends.power_page import PowerPage
 from scheduling.clusters.clock_command import ClocksNotSet
 from scheduling.clusters.node_clocks import SetClocks
+from scheduling.clusters.telemetry_page import ReadTelemetry, telemetry_page
 from scheduling.models import POWER_CAP_RETENTION, Lease, PowerBudget, PowerCap
-from scheduling.power.cap_rules import CapState, PowerReading, next_state
+from scheduling.power.cap_rules import PowerReading, next_state
 from scheduling.power.clock_curves import MAX_MHZ, model_mhz
 from scheduling.power.measured_power import MeasuredPower, measured_power
 from scheduling.queries.power.caps import (
-    CAP_SETTINGS,
     STALE_AFTER,
     budget_nodes,
     can_be_commanded,
+    cap_settings,
     cap_state,
     low_priority_nodes,
     node_readings,
@@ -54,20 +59,22 @@ log = logging.getLogger(__name__)
 CAP_LEASE = timedelta(minutes=1)
 
 
-def cap_with_lease(cluster_id: int, holder: str, set_clocks: SetClocks) -> int:
+def cap_with_lease(cluster_id: int, holder: str, set_clocks: SetClocks, read: ReadTelemetry[PowerPage]) -> int:
     """Run one turn under a lease. Return 0 if another worker holds it."""
     with Lease.held(f"power caps:{cluster_id}", holder, CAP_LEASE) as lease:
-        return cap_power_once(Cluster.objects.get(pk=cluster_id), set_clocks, clock.now()) if lease else 0
+        if not lease:
+            return 0
+        cluster = Cluster.objects.get(pk=cluster_id)
+        is_read = cluster.metrics_address and PowerBudget.objects.watched().filter(cluster=cluster).exists()
+        page = telemetry_page(cluster, read) if is_read else None
+        return cap_power_once(cluster, set_clocks, clock.now(), page)
 
 
-def cap_power_once(cluster: Cluster, set_clocks: SetClocks, now: datetime) -> int:
-    """Return how many levels and clocks changed."""
+def cap_power_once(cluster: Cluster, set_clocks: SetClocks, now: datetime, page: PowerPage | None = None) -> int:
+    """`page` was read just now. Return how many levels and clocks changed."""
     budgets = list(PowerBudget.objects.watched().filter(cluster=cluster).select_related("cluster").order_by("pk"))
-    nodes = {budget.pk: budget_nodes(budget) for budget in budgets}
-    failed, changed = _nodes_with_failed_commands(cluster), 0
-    for budget in budgets:
-        with skip_row_on_error(budget):
-            changed += _decide(budget, nodes[budget.pk], failed, now)
+    nodes = budget_nodes(budgets)
+    changed = _decide_levels(budgets, nodes, page, now) if budgets else 0
     wanted = _wanted_clocks([(budget, nodes[budget.pk]) for budget in budgets if _caps(budget)])
     return changed + _apply(cluster, wanted, set_clocks, now)
 
@@ -75,45 +82,67 @@ def cap_power_once(cluster: Cluster, set_clocks: SetClocks, now: datetime) -> in
 # Levels
 
 
+def _decide_levels(
+    budgets: Sequence[PowerBudget], nodes: Mapping[int, Sequence[Node]], page: PowerPage | None, now: datetime
+) -> int:
+    """Record what follows from new readings. Return how many levels changed."""
+    failed, changed = _nodes_with_failed_commands(budgets[0].cluster), 0
+    readings = node_readings({node for inside in nodes.values() for node in inside}, now, page)
+    same_clocks: list[CapDecision] = []
+    for budget in budgets:
+        with skip_row_on_error(budget):
+            inside = nodes[budget.pk]
+            power = measured_power(readings[node.pk] for node in inside)
+            if power is None or not _is_new(budget, power, now):
+                continue
+            decision = _decision(budget, power, any(node.pk in failed for node in inside))
+            if not decision.changes_clocks:
+                same_clocks.append(decision)
+            elif cap_actions.record_decision(decision, cap_settings(budget)):
+                changed += decision.after.level != decision.before.level
+    with skip_row_on_error(f"readings of {budgets[0].cluster}"):
+        cap_actions.record_readings(same_clocks)
+    return changed
+
+
 def _nodes_with_failed_commands(cluster: Cluster) -> set[int]:
     rows = NodeClock.objects.open().filter(node__cluster=cluster, confirmed_at=None).select_related("node")
     return {row.node_id for row in rows if can_be_commanded(row.node)}
 
 
-def _decide(budget: PowerBudget, nodes: Sequence[Node], failed: Collection[int], now: datetime) -> bool:
-    """Record what follows from a new reading. Return whether the level changed."""
-    power = measured_power(node_readings(nodes, now))
-    if power is None or _is_known(budget, power) or now.timestamp() - power.at_s > STALE_AFTER.total_seconds():
+def _is_new(budget: PowerBudget, power: MeasuredPower, now: datetime) -> bool:
+    if now.timestamp() - power.at_s > STALE_AFTER.total_seconds():
         return False
-    before = cap_state(budget)
-    has_failed = budget.is_acting and any(node.pk in failed for node in nodes)
-    after = _after(before, power, budget.limit_w, has_failed)
-    decision = CapDecision(before=before, after=after, power=power)
-    return cap_actions.record_decision(budget, decision, CAP_SETTINGS) and after.level != before.level
+    known = budget.reading_at is not None and budget.measured_w is not None
+    return not known or power.is_newer(budget.reading_at.timestamp(), budget.measured_w)  # type: ignore[union-attr, arg-type]
 
 
-def _is_known(budget: PowerBudget, power: MeasuredPower) -> bool:
-    return budget.reading_at is not None and power.at_s <= budget.reading_at.timestamp()
-
-
-def _after(before: CapState, power: MeasuredPower, limit_w: int, has_failed: bool) -> CapState:
-    reading = PowerReading(at_s=power.at_s, share=power.watts / limit_w, command_failed=has_failed)
-    after = next_state(before, reading, CAP_SETTINGS)
-    return before if after.level < before.level and not power.is_certain else after
+def _decision(budget: PowerBudget, power: MeasuredPower, has_failed: bool) -> CapDecision:
+    before, settings, share = cap_state(budget), cap_settings(budget), power.watts / budget.limit_w
+    elapsed_s = power.at_s - budget.reading_at.timestamp() if budget.reading_at else inf
+    reading = PowerReading(
+        at_s=power.at_s,
+        share=share,
+        command_failed=budget.is_acting and has_failed,
+        expected_share=settings.expected_share(share, budget.share, elapsed_s),
+    )
+    after = next_state(before, reading, settings)
+    is_held = after.level < before.level and not power.is_certain
+    return CapDecision(budget=budget, before=before, after=before if is_held else after, power=power)
 
 
 # Clocks
 
 
 def _caps(budget: PowerBudget) -> bool:
-    return budget.is_acting and budget.level > 0 and not cap_actions.act_refusal(budget.cluster)
+    return budget.is_acting and budget.level > 0 and not cap_actions.cap_obstacle(budget.cluster)
 
 
 def _wanted_clocks(budgets: Iterable[tuple[PowerBudget, Sequence[Node]]]) -> dict[int, int]:
     """The clock of each capped node."""
     wanted: dict[int, int] = {}
     for budget, nodes in budgets:
-        low_mhz, high_mhz = CAP_SETTINGS.clocks(cap_state(budget).level)
+        low_mhz, high_mhz = cap_settings(budget).clocks(cap_state(budget).level)
         low = low_priority_nodes([node.pk for node in nodes])
         for node in nodes:
             mhz = low_mhz if node.pk in low else high_mhz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from jobs.actions.journal import Author
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node, clock
 from scheduling.actions import power_budgets as budget_actions
-from scheduling.actions.power_budgets import PowerBudgetConflict
+from scheduling.actions.power_budgets import CAP_PERCENTS_RULE, PowerBudgetConflict
+from scheduling.actions.power_caps import cap_obstacle
 from scheduling.models import BudgetScope, PowerBudget
 from scheduling.models.power_budget import budget_title
 
@@ -68,9 +70,17 @@ def change_budget(request: HttpRequest, name: str, number: int) -> HttpResponse:
             return f"{capfirst(row.title)}: the power budget was removed."
         mode = request.POST.get("cap_mode", row.mode)
         budget_actions.change(
-            row, limit_kw=_limit_kw(request), cap_mode=mode, author=Author.of(request), now=clock.now()
+            row,
+            limit_kw=_limit_kw(request),
+            cap_mode=mode,
+            cap_percents=_cap_percents(request),
+            author=Author.of(request),
+            now=clock.now(),
         )
-        return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn."
+        row.refresh_from_db()
+        obstacle = cap_obstacle(row.cluster) if row.is_acting else ""
+        note = f" Clocks are not capped yet: {obstacle}." if obstacle else ""
+        return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn.{note}"
 
     return _answer(request, row.cluster, change)
 
@@ -91,3 +101,11 @@ def _limit_kw(request: HttpRequest) -> float:
         return float(text)
     except ValueError:
         raise InvalidField("limit_kw", f"{text[:40]!r} is not a number of kW, such as 1200") from None
+
+
+def _cap_percents(request: HttpRequest) -> list[int] | None:
+    text = request.POST.get("cap_percents", "").strip()
+    try:
+        return [int(word) for word in re.split(r"[\s,]+", text)] if text else None
+    except ValueError:
+        raise InvalidField("cap_percents", CAP_PERCENTS_RULE) from None

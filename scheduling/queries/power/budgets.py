@@ -6,6 +6,7 @@ learned about each distinct user, name and kind of its jobs: two queries by inde
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from scheduling.models import AttemptPeak, BudgetScope, LearnedPeaks, PowerBudge
 from scheduling.power.live_power import PowerForecast, idle_node_w
 from scheduling.power.power_predictions import PeakHistory, peak_scopes
 
+PLACE_SCOPES = [scope for scope in BudgetScope.values if scope != BudgetScope.CLUSTER]
 Similar = tuple[str, str, str]  # user id, name, kind
 
 
@@ -43,7 +45,7 @@ class _Powered:
 
     def __init__(self, cluster: Cluster, picture: ClusterSnapshot, nodes: Sequence[Node]) -> None:
         self._cluster = cluster
-        self._nodes = nodes
+        self._places = nodes_by_place(nodes)
         self._models = {node.pk: node.gpu_model for node in nodes if node.gpus}
         self._all_models = set(self._models.values())
         busy = {node for job in picture.running for node in job.places}
@@ -60,7 +62,7 @@ class _Powered:
 
     def budget(self, row: PowerBudget) -> EngineBudget:
         """The budget without the idle power of its nodes that are awake."""
-        inside = [node for node in self._nodes if is_in_budget(node, row)]
+        inside = self._places[row.scope, row.place]
         idle_w = sum(self._idle_w[node.pk] for node in inside if node.pk not in self._asleep)
         ids = None if row.scope == BudgetScope.CLUSTER else frozenset(node.pk for node in inside)
         return EngineBudget(name=budget_name(row, self._cluster), watts=max(0, row.limit_w - idle_w), nodes=ids)
@@ -98,8 +100,14 @@ def budget_name(row: PowerBudget, cluster: Cluster) -> str:
     return cluster.name if row.scope == BudgetScope.CLUSTER else f"{row.scope} {row.place}"
 
 
-def is_in_budget(node: Node, row: PowerBudget) -> bool:
-    return row.scope == BudgetScope.CLUSTER or getattr(node, row.scope) == row.place
+def nodes_by_place(nodes: Iterable[Node]) -> Mapping[tuple[str, str], list[Node]]:
+    """The nodes by scope and place of a budget."""
+    places: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in nodes:
+        places[str(BudgetScope.CLUSTER), ""].append(node)
+        for scope in PLACE_SCOPES:
+            places[scope, getattr(node, scope)].append(node)
+    return places
 
 
 def _similar(job: WaitingJob | RunningJob) -> Similar:

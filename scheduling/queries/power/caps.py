@@ -1,9 +1,13 @@
-"""Facts for the caps of power budgets: the newest readings of their nodes, and which nodes have low-priority jobs."""
+"""Facts for the caps of power budgets: the newest readings of their nodes, and which nodes have low-priority jobs.
+
+A reading is one of the power page, which is read every second, else the newest sample of the telemetry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -13,16 +17,19 @@ from django.db.models import F, Q
 from jobs.core.lifecycle import USABLE_NODE_STATES, NodeFlag
 from jobs.models import Allocation, Node, NodeClock, Resolution
 from jobs.queries.busy_nodes import nodes_with_jobs
-from scheduling.models import BudgetScope, PowerBudget
+from scheduling.actions.power_caps import cap_obstacle
+from scheduling.backends.power_page import NodePower, PowerPage
+from scheduling.models import PowerBudget
 from scheduling.power.cap_costs import CapTime, NodeCap, cap_times
-from scheduling.power.cap_rules import CapSettings, CapState
+from scheduling.power.cap_rules import CapSettings, CapState, polca_steps
 from scheduling.power.clock_curves import model_speed
 from scheduling.power.measured_power import NodeReading
 from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
+from scheduling.queries.power.budgets import nodes_by_place
 
-CAP_SETTINGS = CapSettings()
 READING_AGE = timedelta(hours=1)  # older ones are not looked for
 MAX_CAP_ROWS = 500  # of one job
+LEAD_S = 2.0  # the next reading and a command
 STALE_AFTER = timedelta(minutes=1)  # without a newer reading, nothing is decided
 
 NEWEST_SQL = """
@@ -40,24 +47,50 @@ def clusters_with_caps() -> list[int]:
     return sorted({*watched.order_by().distinct(), *capped.order_by().distinct()})
 
 
-def budget_nodes(budget: PowerBudget) -> list[Node]:
-    """The nodes with GPUs to which a budget applies. Nodes without GPUs have no telemetry and are not counted."""
-    where = {} if budget.scope == BudgetScope.CLUSTER else {budget.scope: budget.place}
-    return list(Node.objects.filter(cluster=budget.cluster_id, gpus__gt=0, **where).order_by("pk"))
+def budget_nodes(budgets: Collection[PowerBudget]) -> dict[int, list[Node]]:
+    """The nodes with GPUs to which each budget of a cluster applies, by key of the budget. Nodes without GPUs have no
+    telemetry and are not counted."""
+    clusters = {budget.cluster_id for budget in budgets}
+    places = nodes_by_place(Node.objects.filter(cluster__in=clusters, gpus__gt=0).order_by("pk"))
+    return {budget.pk: places[budget.scope, budget.place] for budget in budgets}
 
 
-def node_readings(nodes: Collection[Node], now: datetime) -> list[NodeReading]:
-    """The newest reading of each node."""
-    keys = [node.pk for node in nodes]
+def node_readings(nodes: Collection[Node], now: datetime, page: PowerPage | None = None) -> dict[int, NodeReading]:
+    """The newest reading of each node, by its key. Nodes that are not on the page have that of their samples."""
+    page, now_s = page or {}, now.timestamp()
+    busy = set(nodes_with_jobs().filter(pk__in=[node.pk for node in nodes]).values_list("pk", flat=True))
+    samples = _newest_samples([node.pk for node in nodes if node.name not in page], now)
+    return {
+        node.pk: _page_reading(node, page[node.name], node.pk in busy, now_s)
+        if node.name in page
+        else _sample_reading(node, samples.get(node.pk), node.pk in busy)
+        for node in nodes
+    }
+
+
+def _newest_samples(keys: list[int], now: datetime) -> dict[int, tuple[Any, ...]]:
+    if not keys:
+        return {}
     params = {"nodes": keys, "raw": int(Resolution.RAW), "oldest": now - READING_AGE, "now": now}
     with connection.cursor() as cursor:
         cursor.execute(NEWEST_SQL, params)
-        found = {row[0]: row[1:] for row in cursor.fetchall()}
-    busy = set(nodes_with_jobs().filter(pk__in=keys).values_list("pk", flat=True))
-    return [_reading(node, found.get(node.pk), node.pk in busy) for node in nodes]
+        return {row[0]: row[1:] for row in cursor.fetchall()}
 
 
-def _reading(node: Node, found: tuple[Any, ...] | None, has_jobs: bool) -> NodeReading:
+def _page_reading(node: Node, power: NodePower, has_jobs: bool, now_s: float) -> NodeReading:
+    """A clock of Prometheus that is ahead must not make later readings look old."""
+    return NodeReading(
+        gpus=node.gpus,
+        model=node.gpu_model,
+        has_jobs=has_jobs,
+        is_asleep=node.is_asleep,
+        at_s=now_s if power.at_s is None else min(now_s, power.at_s),
+        gpu_power_w=[power.gpu_w.get(index) for index in range(node.gpus)],
+        node_power_w=power.current_node_w,
+    )
+
+
+def _sample_reading(node: Node, found: tuple[Any, ...] | None, has_jobs: bool) -> NodeReading:
     at_s, power, util, node_power = found or (None, (), (), None)
     return NodeReading(
         gpus=node.gpus,
@@ -87,10 +120,19 @@ def can_be_commanded(node: Node) -> bool:
     return node.state in USABLE_NODE_STATES and not node.is_asleep and NodeFlag.NOT_RESPONDING not in node.flags
 
 
+def cap_settings(budget: PowerBudget) -> CapSettings:
+    return _cap_settings(budget.cap_percents)
+
+
+@lru_cache(maxsize=256)
+def _cap_settings(percents: tuple[int, int, int]) -> CapSettings:
+    return CapSettings(steps=polca_steps(percents), lead_s=LEAD_S)
+
+
 def cap_state(budget: PowerBudget) -> CapState:
     """What the rule remembers of the readings before."""
     return CapState(
-        level=min(budget.level, len(CAP_SETTINGS.steps)),
+        level=min(budget.level, len(cap_settings(budget).steps)),
         since_s=_seconds(budget.level_since),
         command=budget.command,
         commanded_s=_seconds(budget.commanded_at),
@@ -123,6 +165,8 @@ def cap_status(budget: PowerBudget, now: datetime) -> str:
     """What the caps of a budget do now, as a sentence; empty in mode off."""
     if not budget.is_watched:
         return "Clocks may not be released yet." if budget.command_error else ""
+    if budget.is_acting and (obstacle := cap_obstacle(budget.cluster)):
+        return f"Clocks are not capped: {obstacle}."
     if budget.reading_at is None:
         return "Waiting for the first power readings of its nodes."
     if now - budget.reading_at > STALE_AFTER:
@@ -136,4 +180,4 @@ def _level_status(budget: PowerBudget) -> str:
     if not budget.level:
         return f"Within its budget.{unread}"
     verb = "Clocks are capped" if budget.is_acting else "Clocks would be capped"
-    return f"{verb}: level {budget.level} of {len(CAP_SETTINGS.steps)}.{unread}"
+    return f"{verb}: level {budget.level} of {len(cap_settings(budget).steps)}.{unread}"

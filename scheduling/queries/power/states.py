@@ -11,10 +11,10 @@ from datetime import datetime
 
 from django.db.models import Count
 
+from jobs.core.lifecycle import POWER
 from jobs.models import Cluster, Job
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.cluster import PowerBudget as EngineBudget
-from scheduling.engine.explain import POWER_REASON, named_budgets
 from scheduling.engine.live import held_watts
 from scheduling.models import PowerBudget
 from scheduling.power.live_power import idle_node_w
@@ -51,27 +51,29 @@ class BudgetState:
 
 
 def budget_states(cluster: Cluster, now: datetime) -> list[BudgetState]:
-    rows = list(PowerBudget.objects.filter(cluster=cluster))
+    rows = list(cluster.power_budgets.all())  # with their cluster
     if not rows:
         return []
     picture = snapshot.running_snapshot(cluster, now)
     budgets = {budget.name: budget for budget in picture.power}  # read again: one may have been deleted meanwhile
     names = {row: budget_name(row, cluster) for row in rows}
     waiting = _waiting_jobs(cluster)
-    return [_state(row, budgets[name], picture, waiting[name]) for row, name in names.items() if name in budgets]
+    held = dict(zip(budgets, held_watts(picture, list(budgets.values())), strict=True))
+    return [
+        _state(row, budgets[name], picture, held[name], waiting[name]) for row, name in names.items() if name in budgets
+    ]
 
 
 def _waiting_jobs(cluster: Cluster) -> Counter[str]:
-    """Return how many jobs wait because of each budget, by name. A long list of budgets is not named in full."""
-    jobs = Job.objects.waiting().filter(cluster=cluster, reason=POWER_REASON).order_by()
+    """Return how many jobs wait because of each budget, by name."""
+    jobs = Job.objects.waiting().filter(cluster=cluster, reason=POWER).order_by()
     counts: Counter[str] = Counter()
-    for why, count in jobs.values_list("why").annotate(Count("pk")):
-        for name in named_budgets(why):
-            counts[name] += count
+    for names, count in jobs.values_list("power_budgets").annotate(Count("pk")):
+        counts.update(dict.fromkeys(names, count))
     return counts
 
 
-def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, waiting: int) -> BudgetState:
+def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, jobs_w: int, waiting: int) -> BudgetState:
     views = (*picture.nodes, *(one.node for one in picture.closed))
     inside = [view for view in views if budget.nodes is None or view.id in budget.nodes]
     return BudgetState(
@@ -79,7 +81,7 @@ def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, wai
         name=budget.name,
         nodes=len(inside),
         idle_w=sum(idle_node_w(view.gpus, view.gpu_model) for view in inside if not view.wake_w),
-        jobs_w=held_watts(picture, budget),
+        jobs_w=jobs_w,
         waiting=waiting,
         cap_status=cap_status(row, picture.now),
     )

@@ -7,7 +7,7 @@ from django.db import IntegrityError, InternalError, transaction
 from django.db.utils import Error
 
 from jobs.actions import jobs as job_actions
-from jobs.actions.jobs import JobStateChanged
+from jobs.actions.jobs import JobStateChanged, WaitReason
 from jobs.actions.promise import GpuCorrection
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
@@ -371,15 +371,27 @@ def test_attempt_that_was_never_submitted_can_be_withdrawn():
 def test_only_changed_wait_reasons_are_written():
     job = make.job()
 
-    assert job_actions.store_wait_reasons([(job.pk, "Resources", "No room.")]) == 1
-    assert job_actions.store_wait_reasons([(job.pk, "Resources", "No room.")]) == 0
+    assert job_actions.store_wait_reasons([WaitReason(job.pk, "Resources", "No room.")]) == 1
+    assert job_actions.store_wait_reasons([WaitReason(job.pk, "Resources", "No room.")]) == 0
     assert job_actions.store_wait_reasons([]) == 0
+
+
+def test_power_budgets_are_stored_with_the_reason_and_removed_with_it():
+    one, two = make.job(), make.job()
+    names = ["rack 'a', \"{b}\"", "seren"]
+    rows = [WaitReason(one.pk, "Power", "Too little.", names), WaitReason(two.pk, "Power", "Too little.", names[:1])]
+
+    assert [job_actions.store_wait_reasons(rows) for _ in range(2)] == [2, 0]
+    assert dict(Job.objects.values_list("pk", "power_budgets")) == {one.pk: names, two.pk: names[:1]}
+    job_actions.store_wait_reasons([WaitReason(one.pk, "Resources", "No room.")])
+    one.refresh_from_db()
+    assert one.power_budgets == []
 
 
 def test_started_job_gets_no_wait_reason():
     job = make.attempt().job
 
-    assert job_actions.store_wait_reasons([(job.pk, "Resources", "No room.")]) == 0
+    assert job_actions.store_wait_reasons([WaitReason(job.pk, "Resources", "No room.")]) == 0
 
 
 def test_attempts_may_swap_gpus_when_the_cluster_chose_others():

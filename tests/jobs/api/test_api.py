@@ -242,7 +242,7 @@ def test_events_are_listed_newest_first(ada):
 
 def test_explain_says_why_a_job_waits(ada):
     job = make.job(ada.user)
-    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
 
     said = ada.get(f"jobs/{job}/explain/").json()
 

@@ -200,7 +200,7 @@ def test_gpus_of_jobs_from_outside_are_in_use_too(ada):
 
 def test_the_queue_shows_why_a_job_waits(ada):
     job = submitted(by="ada")
-    job_actions.store_wait_reasons([(job.pk, "Resources", "Waits for a free node.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "Waits for a free node.")])
 
     page = text(ada.get("/"))
 

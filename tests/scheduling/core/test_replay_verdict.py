@@ -64,6 +64,19 @@ def test_verdict_says_what_a_budget_costs_in_queueing():
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "warning"),
+    [
+        (0, 17, " 17 jobs run only under easy; under easy at 500 kW they need more GPUs or power than there is."),
+        (1, 0, " 1 job runs only under easy at 500 kW; under easy it needs more GPUs or power than there is."),
+    ],
+)
+def test_verdict_warns_if_a_budget_excludes_jobs(before, after, warning):
+    runs = [run(power=power(None), set_aside={"wider_than_the_pool": count}) for count in (before, after)]
+
+    assert verdict(["easy", "easy at 500 kW"], runs, 0).endswith(f"These are not the same jobs:{warning}")
+
+
 def test_cheapest_of_equal_waits_is_the_best():
     runs = [run(), run(p50=60, power=power(9.0)), run(p50=60, power=power(5.0)), run(p50=60, power=power(5.0))]
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from jobs.core.lifecycle import JobKind
 from scheduling.core.changed_wait_reasons import changed_wait_reasons
+from scheduling.engine.blockers import Blocker, BlockerKind
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, WaitDecision, WaitingJob
 from tests.make import NOON
 
@@ -52,6 +53,16 @@ def test_new_reason_does_not_wait_behind_new_numbers():
     decisions[70] = WaitDecision(job_id=70, reason="QOSGrpGRES", why="Its team's quota is used up.")
 
     assert changed_wait_reasons(picture(100), decisions, most=10)[0] == decisions[70]
+
+
+def test_other_budgets_with_the_same_sentence_are_written():
+    racks = Blocker(kind=BlockerKind.CAPACITY, reason="Power", why="Too little.", power_budgets=("rack a", "rack b"))
+    decisions = [WaitDecision(0, "Power", "Too little.", (racks,))]
+    same, other = (
+        picture(1, reason="Power", why="Too little.", power_budgets=names) for names in (("rack a", "rack b"), ())
+    )
+
+    assert (changed_wait_reasons(same, decisions), changed_wait_reasons(other, decisions)) == ([], decisions)
 
 
 def test_new_numbers_reach_every_job_within_one_rotation():

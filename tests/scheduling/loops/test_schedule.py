@@ -222,7 +222,7 @@ def test_late_wait_reason_does_not_overwrite_a_hold(cluster):
     job = make.job()
     job_actions.hold(job, author=make.author(), why="wait for me")
 
-    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "It needs 8 GPUs.")])
 
     assert state_of(job).why == "Held by its owner: wait for me"
 

@@ -90,7 +90,7 @@ def test_consecutive_jobs_of_other_teams_are_one_row_with_their_ranks():
 def test_each_waiting_job_shows_its_reason_in_words_with_slurms_term_beside_it():
     waits = make.job(by="ada", gpus_per_node=8)
     held = make.job(by="ada", gpus_per_node=8, hold=True)
-    job_actions.store_wait_reasons([(waits.pk, "AssocGrpGRES", "Its team is at its quota.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(waits.pk, "AssocGrpGRES", "Its team is at its quota.")])
 
     page = text(browser("ada").get("/queue/"))
 

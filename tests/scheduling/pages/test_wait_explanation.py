@@ -95,7 +95,7 @@ def test_job_that_does_not_wait_has_no_explanation(ada):
 
 def test_observed_cluster_shows_the_stored_reason(ada):
     job = make.job(ada.user)
-    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs.")])
+    job_actions.store_wait_reasons([job_actions.WaitReason(job.pk, "Resources", "It needs 8 GPUs.")])
     job.cluster.mode = ClusterMode.OBSERVE
     job.cluster.save()
 

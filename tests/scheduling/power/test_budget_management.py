@@ -205,6 +205,33 @@ def test_operator_sets_the_mode_of_caps_on_the_settings_page(seren):
     assert (row.mode, row.limit_w) == ("observe", 40_000)
 
 
+def test_page_says_that_caps_wait_for_the_product_of_a_new_cluster(seren):
+    row = PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
+    client = browser()
+
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_mode": "act"})
+
+    row.refresh_from_db()
+    assert row.mode == "act"
+    assert "Clocks are not capped yet: the cluster seren has not reported its product yet" in said(client)
+
+
+def test_operator_sets_the_thresholds_of_caps_on_the_settings_page(seren):
+    row = PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
+    client = browser()
+    assert 'value="80, 89, 100"' in said(client)
+
+    client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_percents": "70 85,100"})
+    assert "The cluster: the power budget was changed." in said(client)
+    row.refresh_from_db()
+    assert row.cap_percents == (70, 85, 100)
+    for wrong in ("70, 85", "a, b, c", "90, 80, 100", "1e9, 3, 4"):
+        client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_percents": wrong})
+        assert "Nothing was changed. cap_percents: must be three numbers from 50 to 100" in said(client)
+    row.refresh_from_db()
+    assert row.cap_percents == (70, 85, 100)
+
+
 def test_page_counts_the_jobs_that_wait_because_of_a_budget(seren):
     PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=7_000)
     make.job(gpus_per_node=8)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, PowerBudget, ResourceRequest, RunningJob
 from scheduling.engine.counterfactual import smallest_changes
-from scheduling.engine.explain import named_budgets
 from scheduling.engine.live import held_watts
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
@@ -151,15 +150,28 @@ def test_wait_reason_names_the_budgets_of_racks():
     )
 
 
-def test_wait_reason_tells_which_budgets_it_names():
+def test_wait_decision_has_all_short_budgets_also_those_that_the_sentence_leaves_out():
     nodes, jobs = [node(number) for number in range(1, 9)], [job(1, nodes=8)]
     tight = [budget(4, [number], f"rack r{number}") for number in range(1, 6)]
-    whole, parts = (decide("fifo", nodes, jobs, [*budgets]).waits[0].why for budgets in ([budget(9)], tight))
+    ((whole,), (parts,)) = (decide("fifo", nodes, jobs, [*budgets]).waits for budgets in ([budget(9)], tight))
 
-    assert named_budgets(whole) == ["cluster seren"]
-    assert named_budgets(parts) == ["rack r1", "rack r2", "rack r3"]
-    assert " and 2 more leave that on 3 of 8 nodes" in parts
-    assert named_budgets("It needs 2 × 8 GPUs; 1 node has 8 free (8 GPUs free in total).") == []
+    assert whole.power_budgets == ("cluster seren",)
+    assert parts.power_budgets == ("rack r1", "rack r2", "rack r3", "rack r4", "rack r5")
+    assert "of rack r1, rack r2, rack r3 and 2 more leave that on 3 of 8 nodes" in parts.why
+
+
+def test_job_behind_another_one_has_the_budgets_that_it_lacks():
+    nodes, jobs = [node(1), node(2)], [job(1, nodes=2), job(2)]
+    head, behind = decide("fifo-skip", nodes, jobs, [budget(4)]).waits
+
+    assert "is ahead of it" in behind.why and behind.reason == "Power"
+    assert head.power_budgets == behind.power_budgets == ("cluster seren",)
+
+
+def test_job_that_lacks_gpus_has_no_budget():
+    (wait,) = decide("fifo", [node(1)], [job(1, nodes=2)], [budget(99)]).waits
+
+    assert (wait.reason, wait.power_budgets) == ("Resources", ())
 
 
 def test_gang_is_divided_evenly_among_racks_that_have_room_for_parts_of_it():
@@ -240,7 +252,7 @@ def test_running_jobs_and_starts_never_exceed_a_budget(policy, placement, names,
     decisions = LIVE_POLICIES[policy](snapshot)
 
     for one in snapshot.power:
-        assert watts_of_starts(snapshot, decisions, one) <= max(0, one.watts - held_watts(snapshot, one))
+        assert watts_of_starts(snapshot, decisions, one) <= max(0, one.watts - held_watts(snapshot, [one])[0])
 
 
 def _asleep(sleeps):

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from jobs.models import Attempt, Cluster, Event, clock
+from scheduling.backends.power_page import read_power
 from scheduling.backends.telemetry import read_exporter
 from scheduling.clusters.node_clocks import set_clocks
 from scheduling.loops.power.caps import cap_power_once
@@ -26,10 +27,12 @@ LONG = {"environment": {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}}
 
 
 class CappedCluster:
-    """A simulated cluster with an evaluation and a pretraining. Each poll is 15 s later than the last one."""
+    """A simulated cluster with an evaluation and a pretraining. Each poll is 15 s later than the last one. It reads the
+    power only, or writes samples."""
 
-    def __init__(self, cluster: Cluster, backend, metrics: str) -> None:
+    def __init__(self, cluster: Cluster, backend, metrics: str, *, has_samples: bool = False) -> None:
         self.cluster, self.backend, self.metrics, self.now = cluster, backend, metrics, clock.now()
+        self.has_samples = has_samples
 
     def run_jobs(self) -> None:
         asked = [{"kind": kind, "nodes": 1, "gpus_per_node": 8, **LONG} for kind in ("evaluation", "pretrain")]
@@ -50,8 +53,10 @@ class CappedCluster:
         self.now += POLL
         if limit_w:
             PowerBudget.objects.update(limit_w=round(limit_w))
-        write_samples_once(self.cluster, read_exporter(self.metrics), self.now)
-        cap_power_once(self.cluster, set_clocks, self.now)
+        if self.has_samples:
+            write_samples_once(self.cluster, read_exporter(self.metrics), self.now)
+        page = None if self.has_samples else read_power(self.metrics)
+        cap_power_once(self.cluster, set_clocks, self.now, page)
         return PowerBudget.objects.get()
 
     def node_of(self, kind: str) -> str:
@@ -109,6 +114,6 @@ def test_caps_on_a_simulated_kubernetes_cluster(tmp_path):
             pod_template=TEMPLATE,
             is_bundled=True,
         )
-        one = CappedCluster(cluster, backend, f"{process.address}/metrics")
+        one = CappedCluster(cluster, backend, f"{process.address}/metrics", has_samples=True)
 
         check_caps_and_release(one, lambda: process.call("GET", "/clocks")["clocks"])

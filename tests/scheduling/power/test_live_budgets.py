@@ -182,6 +182,7 @@ def test_jobs_start_up_to_the_budget_of_the_cluster(seren, policy):
     (waits,) = Job.objects.waiting()
     assert waits.reason == "Power"
     assert "It is predicted to need 3.4 kW; of power budget seren, 0.0 of 6.8 kW for jobs are left." in waits.why
+    assert waits.power_budgets == ["seren"]
     assert [state.waiting for state in budget_states(seren, clock.now())] == [1]
 
 
@@ -284,7 +285,7 @@ def test_snapshot_without_a_budget_reads_one_table_more_and_with_one_three(seren
             connection,
         ) as found:
             snapshot.take_snapshot(seren, clock.now())
-        return [row["sql"] for row in found if "power" in row["sql"] or "peak" in row["sql"]]
+        return [row["sql"] for row in found if 'FROM "scheduling_power' in row["sql"] or "peak" in row["sql"]]
 
     whole_nodes(3)
     make.running(make.job(gpus_per_node=8))

@@ -20,6 +20,7 @@ from scheduling.power.cap_rules import (
     CapStep,
     PowerReading,
     next_state,
+    polca_steps,
     static_cap,
 )
 from scheduling.power.clock_curves import MIN_MHZ
@@ -105,6 +106,67 @@ def test_idle_power_does_not_depend_on_the_clock(watts):
 @pytest.mark.parametrize(("gpu_w", "node_w"), [(63.5, 1512), (407.7, 5040), (558.0, 6554)])
 def test_power_of_a_node_fits_the_published_percentiles(gpu_w, node_w):
     assert PowerFleet(nodes=1).power_w(8, 8 * gpu_w) == pytest.approx(node_w, rel=0.03)
+
+
+# --- A rise ---
+
+LIVE = CapSettings(lead_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "share", "elapsed_s", "expected"),
+    [
+        (0.7, 0.75, 1.0, 0.85),
+        (0.7, 0.75, 4.0, 0.775),
+        (0.7, 0.75, 15.0, 0.75),
+        (0.9, 0.75, 1.0, 0.75),
+        (None, 0.75, 1.0, 0.75),
+    ],
+    ids=["fast", "slow", "too long ago", "falls", "first reading"],
+)
+def test_rise_continues_for_the_lead(before, share, elapsed_s, expected):
+    assert LIVE.expected_share(share, before, elapsed_s) == pytest.approx(expected)
+    assert POLCA.expected_share(share, before, elapsed_s) == share
+
+
+def test_expected_share_raises_the_level_as_far_as_high_priority_jobs_are_spared():
+    reading = PowerReading(at_s=1.0, share=0.7, expected_share=1.3)
+
+    assert next_state(CapState(), reading, LIVE).level == 2
+    assert next_state(CapState(level=3, since_s=1.0), reading, LIVE).level == 3
+
+
+def test_run_with_a_lead_is_never_longer_above_its_budget():
+    jobs, fleet = drawn_jobs(seed=3), PowerFleet(nodes=50)
+    budget_w = 0.8 * run_budget(jobs, fleet, 1e9, NO_CAP).peak_w
+    plain, early = (run_budget(jobs, fleet, budget_w, settings) for settings in (POLCA, LIVE))
+
+    assert early.above_s <= plain.above_s
+    assert plain.level_s[0] > early.level_s[0] > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settings", [POLCA, LIVE, NO_CAP], ids=["polca", "live", "no cap"])
+def test_steps_that_are_computed_together_equal_single_ones(settings, seed):
+    jobs, fleet = drawn_jobs(seed=seed), PowerFleet(nodes=50)
+    budget_w = 0.75 * run_budget(jobs, fleet, 1e9, NO_CAP).peak_w
+    actuator = Actuator(failure_rate=0.3 * (seed % 2), seed=seed)
+    many, single = (
+        run_budget(jobs, fleet, budget_w, settings, actuator=actuator, max_equal_steps=count) for count in (64, 1)
+    )
+
+    assert many.level_s == pytest.approx(single.level_s) and many.peak_w == pytest.approx(single.peak_w)
+    assert many.energy_j == pytest.approx(single.energy_j) and many.failed_commands == single.failed_commands
+    assert np.array(many.excursions) == pytest.approx(np.array(single.excursions))
+    assert many.held_s == pytest.approx(single.held_s) and many.worked_s == pytest.approx(single.worked_s)
+
+
+@pytest.mark.parametrize("percents", [(80, 89, 100), (50, 50, 50), (60, 100, 100)])
+def test_steps_have_the_given_thresholds(percents):
+    low, every, lowest = (percent / 100 for percent in percents)
+    steps = CapSettings(steps=polca_steps(percents)).steps
+
+    assert [step.above for step in steps] == [low, every, every, lowest]
 
 
 # --- The rule ---

@@ -8,7 +8,7 @@ import pytest
 
 from acmeweb.metrics import AcmeCollector
 from acmeweb.pages.attention import attention_items
-from jobs.models import Job, clock
+from jobs.models import Event, Job, clock
 from jobs.models.permissions import Caller as PageCaller
 from scheduling.models import PowerBudget
 from tests import make as rows
@@ -58,18 +58,38 @@ def test_operators_change_the_mode_and_others_do_not(site):
     [
         ({"cap_mode": "act"}, "ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren"),
         ({"cap_mode": "full"}, "'full' is not one of off, observe, act"),
-        ({}, "is required, or cap_mode"),
+        ({}, "is required, or cap_mode or cap_percents"),
+        ({"cap_percents": [80, 89]}, "must be three numbers from 50 to 100 of which none is below the one before"),
+        ({"cap_percents": [80, 70, 100]}, "must be three numbers"),
+        ({"cap_percents": [80, 89, 101]}, "101 is not between 50 and 100"),
+        ({"cap_percents": "80"}, "is text, not a list"),
         ({"cap_mode": "off", "cap_level": 0}, "is not a field of a power budget"),
     ],
 )
 def test_mode_that_cannot_be_set_is_refused(site, settings, body, sentence):
     settings.ACME_POWER_CAP_COMMAND = ()
-    row = budget("off")
+    row = budget("off", cluster=rows.cluster(product="slurm"))
 
     answer = Caller(make.operator()).patch(path(row), body)
 
     assert answer.status_code == 400 and sentence in str(answer.json())
     assert PowerBudget.objects.get().mode == "off"
+
+
+def test_thresholds_are_changed_and_recorded(site):
+    row = budget()
+    olga = Caller(make.operator())
+
+    state = olga.patch(path(row), {"cap_percents": [70, 80, 95], "reason": "small breaker"}).json()
+    again = olga.patch(path(row), {"cap_percents": [70, 80, 95]})
+
+    assert state["cap_percents"] == [70, 80, 95]
+    event = Event.objects.get(type="cluster.changed")
+    assert event.detail["changes"] == [["cap thresholds", "80, 89, 100%", "70, 80, 95%"]]
+    assert (again.status_code, again.json()["detail"]) == (
+        409,
+        "The power budget of the cluster is 20.0 kW at 70, 80, 95% already.",
+    )
 
 
 def test_caps_are_listed_and_filtered(site):
@@ -119,6 +139,17 @@ def test_page_now_shows_caps_and_failed_commands(site):
 
     assert (capped.badge.label, capped.text) == ("CAPPED", "the cluster: Clocks are capped: level 2 of 4.")
     assert failing.badge.label == "NOT CAPPED" and "no route to host" in failing.detail
+
+
+def test_page_now_says_why_clocks_are_not_capped(site, settings):
+    settings.ACME_POWER_CAP_COMMAND = ()
+    budget()
+    site.read(0.9)
+
+    (waiting,) = attention()
+
+    assert (waiting.badge.label, site.commands) == ("NOT CAPPED", [])
+    assert waiting.detail.startswith("the cluster seren has not reported its product yet")
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobs.core.lifecycle import NodeFlag, NodeState
-from jobs.models import Event, Node, NodeClock
+from jobs.models import Cluster, Event, Node, NodeClock, clock
 from scheduling.actions import power_caps as cap_actions
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.power_page import NodePower
 from scheduling.loops.power.caps import cap_power_once, cap_with_lease, delete_old_caps
 from scheduling.models import Lease, PowerBudget, PowerCap
 from scheduling.queries.power.caps import cap_status, clusters_with_caps
@@ -187,6 +191,149 @@ def test_nodes_without_readings_count_by_their_last_and_stop_a_release(site):
     assert "2 nodes without readings are estimated" in cap_status(row, site.now)
 
 
+# Power that is read every second
+
+
+def page(share, *, at_s=None, nodes=(EVALUATION, TRAINING, "seren-003", "seren-004")):
+    """A page on which the nodes draw this share of the budget together with those that are not on it."""
+    gpu_w = (share * LIMIT_W / 4 - 920) / 1.25 / 8
+    return {name: NodePower(gpu_w=dict.fromkeys(range(8), gpu_w), gpus_at_s=at_s) for name in nodes}
+
+
+def read_page(site, share, *, after_s=1, **fields):
+    site.now += timedelta(seconds=after_s)
+    cap_power_once(site.cluster, site.set_clocks, site.now, page(share, **fields))
+    return PowerBudget.objects.get()
+
+
+def test_power_of_a_page_is_acted_upon_without_samples(site):
+    budget()
+
+    row = read_page(site, 0.85)
+
+    assert (row.level, row.unread_nodes) == (1, 0) and row.measured_w == pytest.approx(0.85 * LIMIT_W)
+    assert site.capped() == {EVALUATION: 1275}
+
+
+def test_node_that_is_not_on_the_page_has_its_newest_sample(site):
+    budget()
+    write_samples(site.cluster, 0.4, site.now)
+
+    row = read_page(site, 0.6, nodes=(EVALUATION, TRAINING))
+
+    assert row.measured_w == pytest.approx((0.6 + 0.4) / 2 * LIMIT_W)
+
+
+def test_power_that_rises_is_acted_upon_before_it_reaches_the_threshold(site):
+    budget()
+
+    levels = [read_page(site, share).level for share in (0.60, 0.68, 0.78)]
+
+    assert levels == [0, 1, 2], "0.68 + 2 s of 0.08 per second is above 0.80"
+    assert site.capped() == {EVALUATION: 1110}
+
+
+def test_lowest_clocks_wait_for_a_measurement_above_the_budget(site):
+    budget()
+    levels = [read_page(site, share).level for share in (0.70, 0.85, 0.99, 1.01)]
+
+    assert levels[2] < 4 and levels[3] == 4
+
+
+def test_equal_power_is_a_new_reading_only_after_a_while(site):
+    """An exporter that measures every thirty seconds shows a cap no sooner."""
+    budget()
+    first = read_page(site, 0.90)
+
+    levels = [read_page(site, 0.90).level for _ in range(14)]
+
+    assert first.level == 2 and set(levels) == {2}
+    assert read_page(site, 0.90).level == 3
+
+
+def test_scrape_of_prometheus_that_is_old_decides_nothing(site):
+    budget()
+
+    assert read_page(site, 0.95, at_s=site.now.timestamp() - 90).level == 0
+
+
+def test_clock_of_prometheus_that_is_ahead_does_not_stop_the_caps(site):
+    budget()
+    read_page(site, 0.60, at_s=site.now.timestamp() + 3600)
+
+    assert read_page(site, 0.85, at_s=site.now.timestamp() + 3600).level == 2
+
+
+def test_readings_that_change_nothing_are_recorded_with_one_statement(site):
+    for name in ("r01", "r02", "r03", "r04"):
+        budget(scope="rack", place=name, limit_w=10 * LIMIT_W)
+    Node.objects.filter(name=EVALUATION).update(rack="r02")
+    budget(limit_w=LIMIT_W)
+    site.now += timedelta(seconds=1)
+
+    with CaptureQueriesContext(connection) as found:
+        cap_power_once(site.cluster, site.set_clocks, site.now, page(0.5))
+
+    updates = [row["sql"] for row in found if row["sql"].strip().startswith("UPDATE")]
+    measured = dict(PowerBudget.objects.exclude(measured_w=None).values_list("place", "measured_w"))
+    assert len(updates) == 1 and measured.keys() == {"", "r01", "r02"}
+    assert measured["r02"] == pytest.approx(LIMIT_W / 8)
+
+
+def test_telemetry_that_does_not_answer_leaves_the_samples(site):
+    Cluster.objects.update(metrics_address="http://127.0.0.1:9/metrics")
+    budget()
+    write_samples(site.cluster, 0.85, clock.now() - timedelta(seconds=5))
+
+    def read(address, *, timeout_s):
+        raise ClusterUnreachable(address)
+
+    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+
+    assert PowerBudget.objects.get().level == 1
+
+
+def test_turn_reads_the_power_of_a_cluster_with_caps_only(site):
+    Cluster.objects.update(metrics_address="http://127.0.0.1:9/metrics")
+    asked = []
+
+    def read(address, *, timeout_s):
+        asked.append(address)
+        return page(0.85)
+
+    row = budget("off")
+    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+    assert asked == []
+    PowerBudget.objects.filter(pk=row.pk).update(mode="act")
+    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+
+    assert asked == ["http://127.0.0.1:9/metrics"] and site.capped() == {EVALUATION: 1275}
+
+
+# Thresholds of the budget
+
+
+def test_thresholds_are_those_of_the_budget(site):
+    row = budget(low_cap_percent=60, all_cap_percent=70, lowest_clock_percent=95)
+
+    levels = [site.read(share).level for share in (0.65, 0.75, 0.75, 0.96)]
+
+    assert levels == [1, 2, 3, 4]
+    cap_actions.set_percents(row, (80, 89, 100))
+    assert [site.read(0.5).level for _ in range(14)][-1] == 0 and site.read(0.75).level == 0
+
+
+@pytest.mark.parametrize("percents", [(90, 80, 100), (49, 80, 100), (80, 89, 101), (80, 100, 99)])
+def test_database_refuses_thresholds_that_do_not_ascend(site, percents):
+    row = budget()
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        cap_actions.set_percents(row, percents)
+
+
+# Nodes without readings
+
+
 def test_budget_without_any_reading_decides_nothing(site):
     row = budget()
 
@@ -336,7 +483,7 @@ def test_second_worker_leaves_the_turn_to_the_first(site):
     budget()
     Lease.take(f"power caps:{site.cluster.pk}", "another worker", timedelta(minutes=1))
 
-    assert cap_with_lease(site.cluster.pk, "this worker", site.set_clocks) == 0
+    assert cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, lambda *_, **__: {}) == 0
 
 
 def test_old_caps_are_deleted_and_open_ones_stay(site):
@@ -364,7 +511,7 @@ def test_turn_costs_few_queries_however_many_nodes(site, django_assert_max_num_q
 @pytest.mark.parametrize(
     ("fields", "command", "sentence"),
     [
-        ({}, (), "ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren"),
+        ({"product": "slurm"}, (), "ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren"),
         (
             {"mode": "observe"},
             ("/bin/true",),
@@ -372,6 +519,7 @@ def test_turn_costs_few_queries_however_many_nodes(site, django_assert_max_num_q
         ),
         ({}, ("/bin/true",), ""),
         ({"product": "slurm-simulated"}, (), ""),
+        ({"product": ""}, (), ""),
     ],
 )
 def test_mode_act_needs_means_to_set_clocks(site, settings, fields, command, sentence):
@@ -387,6 +535,33 @@ def test_mode_act_needs_means_to_set_clocks(site, settings, fields, command, sen
 
     row.refresh_from_db()
     assert refusal == sentence and row.mode == ("off" if sentence else "act")
+
+
+def test_caps_begin_when_the_cluster_has_reported_that_it_is_simulated(site, settings):
+    settings.ACME_POWER_CAP_COMMAND = ()
+    Cluster.objects.update(product="")
+    row = budget("off")
+    cap_actions.set_mode(row, "act", author=make.LOOP, now=site.now)
+    row = site.read(0.85)
+    status = cap_status(row, site.now)
+    assert (row.level, site.commands) == (1, [])
+    Cluster.objects.update(product="slurm-simulated")
+
+    site.cluster.refresh_from_db()
+    row = site.turn()
+
+    assert "the cluster seren has not reported its product yet" in status
+    assert site.capped() == {EVALUATION: 1275} and cap_status(row, site.now) == "Clocks are capped: level 1 of 4."
+
+
+def test_real_cluster_without_a_command_says_so_once_it_is_known(site, settings):
+    settings.ACME_POWER_CAP_COMMAND = ()
+    Cluster.objects.update(product="slurm")
+    row = budget("act")
+
+    assert cap_status(row, site.now) == (
+        "Clocks are not capped: ACME_POWER_CAP_COMMAND is not set, so Acme cannot cap clocks of the cluster seren."
+    )
 
 
 def test_change_of_the_mode_is_recorded_with_its_author(site, settings):

@@ -22,6 +22,7 @@ from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay.as_live import starts_sha256, trace_as_live
 from scheduling.replay.gpu_types import ReplayGpuTypes
+from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 
 SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=("evaluation",))
@@ -156,6 +157,40 @@ def test_doors_agree_on_quotas():
     assert live == replayed
 
 
+POWERED = [name for name in LIVE_POLICIES if not POLICY_RULES[name].preempts]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("policy", POWERED)
+def test_doors_agree_under_a_power_budget(policy):
+    """Some kinds and names have enough jobs for a prediction, and the power of the nodes suffices for half of them."""
+    dice = np.random.default_rng(9)
+    columns = {name: dice.choice(list(words), 36).tolist() for name, words in (("users", "pq"), ("names", "xyz"))}
+    columns["kinds"] = dice.choice(["pretrain", "pretrain", "evaluation", "unheard-of"], 36).tolist()
+    columns["limit_s"] = dice.choice([float("nan"), 40.0, 90.0], 36)
+    milli = dice.choice([0, 0, 0, 250, 700], 36)
+    columns["gpus"] = np.where(milli, 0, dice.choice([1, 2, 4, 8], 36))
+    times = {"submit_s": np.sort(dice.integers(0, 120, 36)), "runtime_s": dice.integers(1, 60, 36)}
+    trace = trace_as_live(trace_from_columns("power", gpu_milli=milli, **times, **columns), SETTING.gpus_per_node)
+    bare = dataclasses.replace(SETTING, best_effort=())
+    limited = dataclasses.replace(bare, power=PowerSetting(budget_kw=3 * 1.22 + 2.5))
+
+    live, replayed = both_doors(trace, policy, limited)
+
+    assert live == replayed
+    assert replayed != list(run_policy(trace, policy, bare).starts)
+
+
+@pytest.mark.django_db
+def test_job_that_needs_more_than_the_budget_comes_through_neither_door():
+    trace = drawn_trace([(0, 5, float("nan"), gpus, "a", "x", "sft") for gpus in (12, 4, 4)])
+    setting = dataclasses.replace(SETTING, best_effort=(), power=PowerSetting(budget_kw=3 * 1.22 + 3))
+
+    live, replayed = both_doors(trace, "fifo", setting)
+
+    assert live == replayed and [start.row for start in live] == [0, 1]
+
+
 @pytest.mark.django_db
 def test_both_doors_report_the_same_hash_and_leave_no_rows(tmp_path):
     path = tmp_path / "week.csv"
@@ -177,6 +212,20 @@ def test_both_doors_report_the_same_hash_and_leave_no_rows(tmp_path):
         ("easy", "live", 4),
     ]
     assert (Cluster.objects.count(), Job.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [(("--sleep",), "sleep"), (("--price-per-kwh", "0.2"), "price_per_kwh"), (("--energy",), "energy")],
+    ids=["sleep", "price", "energy"],
+)
+def test_figures_of_power_that_no_start_depends_on_are_refused(tmp_path, words, field):
+    path = tmp_path / "week.csv"
+    with path.open("w") as out:
+        write_trace(trace_from_columns("week", submit_s=[0], runtime_s=[1], gpus=[1]), out)
+
+    with pytest.raises(CommandError, match=f"{field}: cannot be combined with --door"):
+        call_command("simulate", str(path), "--policy", "fifo", "--nodes", "2", "--door", "live", *words)
 
 
 @pytest.mark.django_db

@@ -218,7 +218,8 @@ def test_replay_under_a_power_budget_shows_what_it_costs(people):
     limited, free = Simulation.objects.order_by("id")
 
     assert limited.params == {"jobs": 60, "power_budget_kw": 500.0, "price_per_kwh": 0.2, "sleep": True}
-    assert "sleep yes" in text(ada.get(f"/what-if/{limited.public_id}/"))
+    page = text(ada.get(f"/what-if/{limited.public_id}/"))
+    assert "sleeping nodes yes · price of a kWh 0.2 · power budget in kW 500" in page
     page = ada.get(f"/what-if/compare/?of={free.public_id},{limited.public_id}")
     assert [column.name for column in page.context["columns"]] == ["fifo", "easy", "fifo at 500 kW", "easy at 500 kW"]
     (power,) = [section for section in page.context["sections"] if section.name == "Power"]
