@@ -150,7 +150,7 @@ def simulate(
         ),
     ] = None,
     draw_profiles: Annotated[
-        bool, typer.Option("--draw-profiles", help="Give each job one of the profiles at random, by the seed.")
+        bool, typer.Option("--draw-profiles", help="Give each job a random profile. --seed makes it repeatable.")
     ] = False,
     energy: Annotated[bool, typer.Option("--energy", help="Report energy and peak power.")] = False,
     power_budget_kw: Annotated[
@@ -205,12 +205,16 @@ def _profile_rows(path: Path, columns: ProfileFile) -> list[dict[str, str | floa
     """The rows. Ends the program with one sentence if the file is not such a table."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            rows = csv.DictReader(lines, restval="")
+            rows = csv.DictReader(lines, restval="", strict=True)
             if not {*columns.names, *columns.numbers} <= set(rows.fieldnames or ()):
                 exit_with_usage_error(f"{path}: must be a CSV with the columns {columns.header}.")
             return [_entry(row, columns, f"{path} line {rows.line_num}") for row in rows]
-    except (OSError, UnicodeError, csv.Error) as error:
-        exit_with_usage_error(f"{path}: {error}")
+    except OSError as error:
+        exit_with_usage_error(f"{path}: {error.strerror}.")
+    except UnicodeError:
+        exit_with_usage_error(f"{path} is not a text file in UTF-8.")
+    except csv.Error as error:
+        exit_with_usage_error(f"{path}: {error}.")
 
 
 def _entry(row: Mapping[str, str], columns: ProfileFile, where: str) -> dict[str, str | float]:

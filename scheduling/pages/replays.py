@@ -58,7 +58,7 @@ def _default_values(clusters: Iterable[Cluster]) -> dict[str, Any]:
     """The history of the first cluster that has one, with its present quotas."""
     for cluster in sorted(clusters, key=lambda cluster: cluster.name):
         if Job.objects.filter(cluster=cluster, ended_at__isnull=False).exists():
-            quotas = cluster.quotas.select_related("team")
+            quotas = cluster.quotas.filter(gpu_model="").select_related("team")  # nodes of replays have no model
             lines = [f"{quota.team.name},{quota.kind},{quota.gpus}" for quota in quotas]
             own = {"trace": "history", "cluster": cluster.name, "quota": "\n".join(lines)}
             return DEFAULT_REPLAY_VALUES | own

@@ -300,7 +300,7 @@ def check_speed_policies(names: Sequence[str], setting: ReplaySetting) -> None:
 def check_profiled_jobs(setting: ReplaySetting, trace: Trace) -> None:
     """Reject profiles that no job of the trace has."""
     if setting.profiles and not setting.profiles.profiled_jobs(trace):
-        why = f"no name is that of one of the {len(trace):,} jobs; draw_profiles gives each job one at random"
+        why = f"none of the {len(trace):,} jobs of the trace has one of these names; draw_profiles gives each its own"
         raise InvalidReplaySetting("profiles", why)
 
 
@@ -379,7 +379,8 @@ def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[
         if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
             raise InvalidReplaySetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
         if (team, kind, model) in seen_keys:
-            raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is a duplicate entry")
+            scope = f"{kind or 'all kinds'}{model and f' on {model}'}"
+            raise InvalidReplaySetting("quota", f"{where}: {team!r} with {scope} is a duplicate entry")
         seen_keys.add((team, kind, model))
         quotas[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus), gpu_model=model)
     if not quotas:

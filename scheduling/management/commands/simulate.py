@@ -10,7 +10,6 @@ manage.py simulate trace.csv.gz --policy easy --nodes 12 --gpu-types h100=4,a100
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import time
@@ -30,6 +29,7 @@ from scheduling.engine.policies import POLICY_RULES, policy_rules
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
+from scheduling.management.text_files import open_text
 from scheduling.replay import acme_trace, plots, report, requests
 from scheduling.replay.as_live import StartRecord, door_line, door_report, trace_as_live
 from scheduling.replay.job_profiles import InvalidProfiles, table_rows
@@ -133,7 +133,7 @@ class Command(BaseCommand):
             help="CSV name1,name2,speed1,speed2: how fast two jobs run on the same GPUs (default: estimated from the"
             " utilization)",
         )
-        add("--draw-profiles", action="store_true", help="give each job one of the profiles at random, by the seed")
+        add("--draw-profiles", action="store_true", help="give each job a random profile; --seed makes it repeatable")
         add("--energy", action="store_true", help="report energy and peak power, with simulated nodes of 8 A100")
         add(
             "--power-budget-kw",
@@ -317,32 +317,23 @@ def _replay_setting(nodes: int | None, options: dict[str, Any], quotas: Sequence
 
 
 def _pools(path: str) -> dict[str, int]:
-    try:
-        with open(path, newline="") as lines:
-            return requests.parse_virtual_clusters(lines, path)
-    except (OSError, UnicodeError) as error:
-        raise CommandError(f"vcs: {error}") from error
+    with open_text(path, "vcs") as lines:
+        return requests.parse_virtual_clusters(lines, path)
 
 
 def _rows(field: str, path: str | None) -> list[dict[str, object]]:
     if not path:
         return []
-    try:
-        with open(path, newline="") as lines:
-            return table_rows(field, lines, path)
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise CommandError(f"{field}: {error}") from error
+    with open_text(path, field) as lines:
+        return table_rows(field, lines, path)
 
 
 def _quotas(path: str | None, policies: Sequence[str], history: Trace) -> list[QuotaView]:
     if not path:
         return []
     requests.check_quota_policies(policies)
-    try:
-        with open(path, newline="") as lines:
-            return requests.parse_quotas(lines, path, set(history.pools.words))
-    except (OSError, UnicodeError) as error:
-        raise CommandError(f"quota: {error}") from error
+    with open_text(path, "quota") as lines:
+        return requests.parse_quotas(lines, path, set(history.pools.words))
 
 
 class _ProgressBar:

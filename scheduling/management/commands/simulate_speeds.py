@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduling.engine.settings import MissingLibrary
+from scheduling.management.text_files import open_text
 from scheduling.replay.speeds import runs
 from scheduling.replay.speeds.cluster import parse_nodes
 from scheduling.replay.speeds.policies import parse_policies, widths_of
@@ -29,6 +30,7 @@ from scheduling.replay.speeds.workload import (
     InvalidWorkload,
     Workload,
     check_models,
+    check_pairs,
     read_jobs,
     read_pairs,
     read_speeds,
@@ -55,8 +57,8 @@ class Command(BaseCommand):
         add(
             "--pair-speeds",
             metavar="FILE",
-            help="CSV model1,model2,speed1,speed2: how fast two models run on the same GPUs, as parts of their speeds"
-            " alone",
+            help="CSV model1,model2,speed1,speed2: how fast two models run on the same GPUs, as fractions of their"
+            " speeds when they run alone",
         )
         add("--round-s", type=float, help="time between two decisions (default: widths 60, rounds 360)")
         add("--restart-s", type=float, help="widths: how long a change of GPUs stops a job (default: 30)")
@@ -83,24 +85,21 @@ class Command(BaseCommand):
             try:
                 Path(target).write_text(text + "\n")
             except OSError as error:
-                raise CommandError(f"json: {error}") from error
+                raise CommandError(f"json: {target}: {error.strerror}.") from error
 
 
 def _read_workload(options: dict[str, Any]) -> Workload:
     jobs, speeds = _read(options["jobs"], read_jobs), _read(options["speeds"], read_speeds)
     check_models(jobs, speeds)
     pairs = _read(options["pair_speeds"], read_pairs) if options["pair_speeds"] else None
+    if pairs:
+        check_pairs(pairs, speeds)
     return Workload(jobs=jobs, speeds=speeds, pairs=pairs)
 
 
 def _read(path: str, reader: Callable[[Iterable[str], str], Read]) -> Read:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as lines:
-            return reader(lines, path)
-    except OSError as error:
-        raise InvalidWorkload(f"{path}: {error.strerror}.") from error
-    except UnicodeError as error:
-        raise InvalidWorkload(f"{path} is not a text file in UTF-8.") from error
+    with open_text(path) as lines:
+        return reader(lines, path)
 
 
 def _setting(nodes: str, policies: Sequence[str], options: dict[str, Any]) -> runs.SpeedSetting:

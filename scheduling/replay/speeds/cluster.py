@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scheduling.replay.speeds.workload import MAX_GPUS, InvalidWorkload
 
-GROUP = re.compile(r"(?P<gpu_type>[^=,]+)=(?P<nodes>\d{1,6})x(?P<node_gpus>\d{1,6})")
+GROUP = re.compile(r"(?P<gpu_type>[^=,]+)=(?P<nodes>\d{1,9})x(?P<node_gpus>\d{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from scheduling.replay.speeds.workload import InvalidWorkload, SpeedJob, SpeedTa
 WIDTHS_ROUND_S, RESTART_S = 60.0, 30.0
 MOST_ROUND_S = 86_400.0
 MAX_ALONE_S = 1e8  # the longest run time of a job that is replayed
+MAX_ROUNDS = 1_000_000  # of one job
 MET_S = 1e-3  # a deadline is met if the job ends at most so much later, because times are rounded
 Cluster = Sequence[TypeNodes]
 Figures = dict[str, Any]
@@ -67,7 +68,7 @@ def check_replay(workload: Workload, policies: Sequence[str], setting: SpeedSett
     if widths_of(policies):
         _check_single_gpu(workload, setting.cluster)
     for job in workload.jobs:
-        _check_job(job, workload.speeds, setting.cluster)
+        _check_job(job, workload.speeds, setting.cluster, min(_round_times(policies, setting)))
     if rounds_of(policies):
         _check_steps(workload, setting)
 
@@ -98,7 +99,15 @@ def _check_single_gpu(workload: Workload, cluster: Cluster) -> None:
             raise InvalidWorkload(f"{workload.speeds.source} has no speed of {model!r} on one GPU {gpu_type}.")
 
 
-def _check_job(job: SpeedJob, speeds: SpeedTables, cluster: Cluster) -> None:
+def _round_times(policies: Sequence[str], setting: SpeedSetting) -> Iterator[float]:
+    """The time between two decisions of each kind of policy."""
+    if widths_of(policies):
+        yield setting.round_s or WIDTHS_ROUND_S
+    if rounds_of(policies):
+        yield setting.round_s or ROUND_S
+
+
+def _check_job(job: SpeedJob, speeds: SpeedTables, cluster: Cluster, round_s: float) -> None:
     wide_enough = [group for group in cluster if job.gpus <= group.gpus]
     if not wide_enough:
         raise InvalidWorkload(f"{job.where}: the job requests {job.gpus} GPUs, and no type in nodes has so many.")
@@ -110,6 +119,8 @@ def _check_job(job: SpeedJob, speeds: SpeedTables, cluster: Cluster) -> None:
         )
     if job.steps / fastest > MAX_ALONE_S:
         raise InvalidWorkload(f"{job.where}: the job would run longer than {MAX_ALONE_S:g} s.")
+    if job.steps / fastest > MAX_ROUNDS * round_s:
+        raise InvalidWorkload(f"{job.where}: the job would run for more than {MAX_ROUNDS:,} rounds of {round_s:g} s.")
 
 
 def _check_steps(workload: Workload, setting: SpeedSetting) -> None:

@@ -18,6 +18,7 @@ MAX_ROWS = 100_000
 MAX_GPUS = 100_000
 MAX_S = 1e9
 MAX_STEPS = 1e15
+EXTRA = "\0"  # the key of values beyond the columns; no column is called so
 Row = Mapping[str, str]
 
 
@@ -51,9 +52,10 @@ class SpeedTables:
 
 @dataclass(frozen=True, kw_only=True)
 class PairSpeeds:
-    """How fast two models run on the same GPUs, as parts of their speeds alone. Both orders are there."""
+    """How fast two models run on the same GPUs, as fractions of their speeds alone. Both orders are there."""
 
-    parts: Mapping[tuple[str, str], float]  # (model, other) -> part of the model's speed
+    parts: Mapping[tuple[str, str], float]  # (model, other) -> fraction of the model's speed
+    wheres: Mapping[tuple[str, str], str]  # (model, other) -> file and line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +86,22 @@ def read_speeds(lines: Iterable[str], source: str) -> SpeedTables:
 
 def read_pairs(lines: Iterable[str], source: str) -> PairSpeeds:
     parts: dict[tuple[str, str], float] = {}
+    wheres: dict[tuple[str, str], str] = {}
     for where, row in _rows(lines, source, PAIR_COLUMNS):
         first, second = _text(row, "model1", where), _text(row, "model2", where)
         if (first, second) in parts:
             raise InvalidWorkload(f"{where}: the pair {first!r} and {second!r} is there twice.")
+        wheres[second, first] = wheres[first, second] = where
         parts[second, first] = _positive(row, "speed2", where, 10.0)
         parts[first, second] = _positive(row, "speed1", where, 10.0)
-    return PairSpeeds(parts=parts)
+    return PairSpeeds(parts=parts, wheres=wheres)
+
+
+def check_pairs(pairs: PairSpeeds, speeds: SpeedTables) -> None:
+    models = speeds.models
+    for (model, _), where in pairs.wheres.items():
+        if model not in models:
+            raise InvalidWorkload(f"{where}: {speeds.source} has no speed of the model {model!r}.")
 
 
 def check_models(jobs: Sequence[SpeedJob], speeds: SpeedTables) -> None:
@@ -102,11 +113,16 @@ def check_models(jobs: Sequence[SpeedJob], speeds: SpeedTables) -> None:
 
 def _rows(lines: Iterable[str], source: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
     """The rows, each with its file and line."""
-    rows = csv.DictReader(lines, restkey="", restval="", strict=True)
+    rows = csv.DictReader(lines, restkey=EXTRA, restval="", strict=True)
     try:
-        if not set(columns) <= set(rows.fieldnames or ()):
+        names = rows.fieldnames or ()
+        if not set(columns) <= set(names):
             raise InvalidWorkload(f"{source} must be a CSV with the columns {','.join(columns)}.")
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise InvalidWorkload(f"{source} names the column {repeated} twice.")
         for number, row in enumerate(rows):
+            if EXTRA in row:
+                raise InvalidWorkload(f"{source} line {rows.line_num}: has more values than columns.")
             if number >= MAX_ROWS:
                 raise InvalidWorkload(f"{source} has more than {MAX_ROWS:,} rows.")
             yield f"{source} line {rows.line_num}", row

@@ -224,7 +224,7 @@ def test_table_of_results_says_how_many_jobs_shared_gpus(named_jobs, profiles_fi
 @pytest.mark.parametrize(
     ("rows", "words", "sentence"),
     [
-        (["x,40,2000"], ["--policy", "lucid"], "profiles: no name is that of one of the 3 jobs"),
+        (["x,40,2000"], ["--policy", "lucid"], "profiles: none of the 3 jobs of the trace has one of these names"),
         (["bert-1,40,2000"], ["--policy", "sjf"], "profiles: no policy of sjf lets jobs share GPUs"),
         (["bert-1,140,2000"], ["--policy", "lucid"], "line 2: gpu_percent '140' is not a number from 0 to 100"),
         (["bert-1,40"], ["--policy", "lucid"], "line 2: memory_mb '' is not a number"),

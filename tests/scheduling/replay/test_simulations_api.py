@@ -259,7 +259,7 @@ def test_jobs_share_gpus_if_the_policy_packs_and_their_profiles_are_given(ada):
         return ada.get(f"simulations/{run_id}/").json()
 
     unknown = replayed("nobody")
-    assert (unknown["state"], unknown["error"][:43]) == ("FAILED", "profiles: no name is that of one of the 2 j")
+    assert (unknown["state"], unknown["error"][:43]) == ("FAILED", "profiles: none of the 2 jobs of the trace h")
     drawn = replayed("nobody", draw_profiles=True)["result"]["runs"][0]["packing"]
     assert drawn == {"profiled_jobs": 2, "profiles_are_drawn": True, "packed_jobs": 2, "slowed_h": 0}
 

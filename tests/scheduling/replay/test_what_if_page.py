@@ -366,7 +366,9 @@ def test_form_defaults_to_the_history_of_a_cluster_with_its_quotas(people):
     client = browser("ada")
     assert client.get("/what-if/").context["form"]["trace"].value() != "history"
     attempt = make.ended()
-    Quota.objects.create(team=attempt.job.team, cluster=attempt.job.cluster, gpus=16)
+    own = {"team": attempt.job.team, "cluster": attempt.job.cluster}
+    Quota.objects.create(gpus=16, **own)
+    Quota.objects.create(gpus=8, gpu_model="h100", **own)  # nodes of a replay have no model
 
     form = client.get("/what-if/").context["form"]
 

@@ -151,7 +151,7 @@ def subclasses(base):
 @pytest.fixture
 def example(tmp_path):
     """The first jobs of the example."""
-    (tmp_path / "jobs.csv").write_text("".join((EXAMPLE / "jobs.csv").open().readlines()[:13]))
+    (tmp_path / "jobs.csv").write_text("".join((EXAMPLE / "jobs.csv").read_text().splitlines(keepends=True)[:13]))
     (tmp_path / "speeds.csv").write_text((EXAMPLE / "speeds.csv").read_text())
     return tmp_path
 
@@ -244,12 +244,30 @@ def test_model_without_speeds_on_a_type_runs_on_the_other(files):
             'model,gpu_type,gpus,steps_per_s\nnet,A100,1,"1\n',
             "speeds.csv line 2: unexpected end of data.",
         ),
+        ("jobs", "submit_s,model,gpus,steps\n0,net,1,9,5\n", "jobs.csv line 2: has more values than columns."),
+        ("jobs", "submit_s,model,gpus,steps,gpus\n0,net,1,9,5\n", "jobs.csv names the column gpus twice."),
     ],
 )
 def test_bad_line_is_refused_in_one_sentence(files, file, text, says):
     (files / f"{file}.csv").write_text(text)
 
     assert refused(files).startswith(says)
+
+
+def test_pair_of_a_model_without_speeds_is_refused(files):
+    (files / "pairs.csv").write_text("model1,model2,speed1,speed2\nnet,nett,0.8,0.8\n")
+
+    said = refused(files, policy="rounds las-packed", options=f"--pair-speeds {files / 'pairs.csv'}")
+
+    assert said == "pairs.csv line 2: speeds.csv has no speed of the model 'nett'."
+
+
+def test_job_of_too_many_rounds_is_refused(files):
+    (files / "jobs.csv").write_text("submit_s,model,gpus,steps\n0,net,1,9e6\n")
+
+    said = refused(files, options="--round-s 1 --restart-s 0")
+
+    assert said == "jobs.csv line 2: the job would run for more than 1,000,000 rounds of 1 s."
 
 
 def test_file_that_cannot_be_read_is_named(files):
@@ -280,7 +298,7 @@ def test_file_that_cannot_be_read_is_named(files):
             {"policy": "rounds las", "options": "--restart-s 5"},
             "restart_s: has an effect only with policies for widths.",
         ),
-        ({"options": "--json /nowhere/report.json"}, "json: [Errno 2] No such file or directory"),
+        ({"options": "--json /nowhere/report.json"}, "json: /nowhere/report.json: No such file or directory."),
     ],
 )
 def test_bad_option_is_refused_in_one_sentence(files, given, says):
