@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from django.db import connection
@@ -169,10 +170,15 @@ def requested_fields(shape: ResourceShape, text: str | None) -> list[str] | None
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in shape.fields:
-            raise InvalidRequestField(
-                "fields", f"{parsing.short_repr(name)} is not a field; use any of {', '.join(shape.fields)}"
-            )
+            raise InvalidRequestField("fields", _unknown_field_text(name, shape))
     return [name for name in shape.fields if name in names]
+
+
+def _unknown_field_text(name: str, shape: ResourceShape) -> str:
+    """Without all names, of which a job has more than fifty."""
+    similar = get_close_matches(name[:60], shape.fields)
+    hint = f"; similar ones are {', '.join(similar)}" if similar else ""
+    return f"{parsing.short_repr(name)} is not a field{hint}. A request without `fields` returns all fields."
 
 
 # --- filter types

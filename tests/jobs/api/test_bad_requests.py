@@ -404,6 +404,12 @@ def test_an_invalid_query_is_refused(query, field, ada, refused):
     refused(ada.get(f"jobs/?{query}"), field)
 
 
+def test_an_unknown_field_names_similar_ones(ada, refused):
+    said = refused(ada.get("jobs/?fields=nodelists"), "fields")
+
+    assert "'nodelists' is not a field; similar ones are nodelist" in said["fields"][0]
+
+
 PATHS = [
     "jobs/0000000000a/",
     "jobs/JOB/nope/",
