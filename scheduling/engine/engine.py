@@ -433,7 +433,8 @@ class Engine:
             return None
         refusal = self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
         if refusal is None and group.barred_nodes and not group.matching_nodes & self._all_nodes & ~group.barred_nodes:
-            return QuotaRefusal(reason=QUOTA_REASON, why=self.full_model_texts(group)[0])
+            texts = self.full_model_texts(group)  # none if no node has the model that the group requests
+            return QuotaRefusal(reason=QUOTA_REASON, why=texts[0]) if texts else None
         return refusal
 
     def full_model_texts(self, group: RequestGroup) -> list[str]:

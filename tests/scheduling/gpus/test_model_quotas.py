@@ -57,6 +57,18 @@ def test_job_that_accepts_another_model_starts_there(policy, model):
     assert places(policy, picture) == {1: [11]}
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_job_for_a_model_that_no_open_node_has_waits_beside_a_full_quota_for_another(policy):
+    picture = snapshot(job(1, "a100"), quotas=(quota(0),))
+    picture = replace(picture, nodes=tuple(one for one in NODES if one.gpu_model == "h100"))
+
+    decisions = LIVE_POLICIES[policy](picture)
+
+    assert not decisions.starts
+    assert [wait.job_id for wait in decisions.waits] == [1]
+    assert "h100" not in decisions.waits[0].why
+
+
 def test_other_teams_and_preemptible_jobs_are_not_limited():
     jobs = job(1), job(2, team="vision"), job(3, preemptible=True)
 
