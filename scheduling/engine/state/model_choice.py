@@ -126,11 +126,11 @@ class _ExpectedGpus:
     """When GPUs of each node are predicted to come free, as far as jobs ahead in the queue have not taken them."""
 
     def __init__(self, engine: Engine, now: float) -> None:
+        self._engine = engine
         self._resources = engine.resources
         self._now = now
         self._free = list(engine.resources.free)
         self._ends: dict[int, list[tuple[float, int]]] = {}  # node -> (time, GPUs), the first one first
-        self._of_model: dict[str, NodeSet] = {}
         for job in engine.running.values():
             self._add_end(job)
 
@@ -142,12 +142,8 @@ class _ExpectedGpus:
 
     def nodes_of(self, model: str) -> NodeSet:
         """The usable nodes of the model; of all models if it is empty."""
-        if not model:
-            return self._resources.usable
-        if (nodes := self._of_model.get(model)) is None:
-            matching = self._resources.matching_nodes(ResourceRequest(gpu_model=model))
-            nodes = self._of_model[model] = matching & self._resources.usable
-        return nodes
+        usable = self._resources.usable
+        return self._engine.nodes_of_model(model) & usable if model else usable
 
     def start(self, need: ResourceRequest, nodes: NodeSet) -> tuple[float, list[int]]:
         """When the request fits on these nodes, and on which of them; infinite if it never does."""

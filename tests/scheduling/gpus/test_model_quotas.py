@@ -82,6 +82,21 @@ def test_quota_for_a_kind_limits_only_this_kind():
     assert sorted(places("fifo-skip", snapshot(*jobs, quotas=(quota(0, kind=JobKind.SFT),)))) == [2]
 
 
+def test_groups_of_one_team_that_differ_in_size_kind_or_contract_are_barred_apart():
+    """A start leaves 4 H100 of the quota: enough for the small job, and the kind with its own quota has none."""
+    small = replace(job(3).need, gpus=4)
+    jobs = (
+        job(1),
+        job(2),
+        replace(job(3), need=small, kind=JobKind.SFT),
+        replace(job(4), need=small),
+        job(5, preemptible=True),
+    )
+    quotas = quota(12), quota(0, kind=JobKind.SFT)
+
+    assert sorted(places("fifo-skip", snapshot(*jobs, quotas=quotas))) == [1, 4, 5]
+
+
 def test_quota_for_all_models_counts_beside_it():
     quotas = (quota(24), quota(8, model=""))
     jobs = job(1), job(2)
