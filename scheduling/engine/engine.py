@@ -76,6 +76,7 @@ class Engine:
         keeps_memory: bool = True,
         claims_by_rank: bool = False,
         predictor: Predictor | None = None,
+        has_time_limits: bool = True,
     ) -> None:
         self.resources = resources
         self.rules = rules
@@ -84,6 +85,8 @@ class Engine:
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
         # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
         self.keeps_memory = keeps_memory
+        # Whether jobs stop after `expected_s`. In a replay of true run times it is long enough on every GPU model
+        self.has_time_limits = has_time_limits
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
         self.claims_by_rank = claims_by_rank
