@@ -59,6 +59,15 @@ def test_most_specific_pattern_counts(patterns, best):
     assert GpuSpeeds(given=rows).of(SCOPE).pattern == best
 
 
+def test_pattern_without_all_models_leaves_the_choice_to_a_more_general_one():
+    rows = given("llama-7b", h100=9), given("llama-*", h100=3, a100=1), given("*", h100=5, a100=1)
+    speeds = GpuSpeeds(given=sum(rows, ()), measured=measured(h100=2, a100=1))
+
+    assert speeds.of(SCOPE, ("h100", "a100")).pattern == "llama-*"
+    assert speeds.slowdowns(SCOPE, "h100|a100") == (1.0, 3.0)
+    assert speeds.of(SCOPE, ("h100",)).pattern == "llama-7b"
+
+
 def test_speed_on_a_slower_first_model_shortens_the_run():
     assert GpuSpeeds(given=given(h100=3, a100=1)).slowdowns(SCOPE, "a100|h100") == (1.0, 0.333)
     assert GpuSpeeds(given=given(h100=3, a100=1)).slowdowns(SCOPE, "a100") == ()
