@@ -76,6 +76,7 @@ class Engine:
         keeps_memory: bool = True,
         claims_by_rank: bool = False,
         predictor: Predictor | None = None,
+        has_time_limits: bool = True,
     ) -> None:
         self.resources = resources
         self.rules = rules
@@ -84,6 +85,8 @@ class Engine:
         self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
         # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
         self.keeps_memory = keeps_memory
+        # Whether jobs stop after `expected_s`. In a replay of true run times it is long enough on every GPU model
+        self.has_time_limits = has_time_limits
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
         # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
         self.claims_by_rank = claims_by_rank
@@ -94,6 +97,7 @@ class Engine:
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[tuple[ResourceRequest, object], int] = {}
         self._limited_groups: dict[str, list[RequestGroup]] = {}  # those whose team has a quota for a GPU model
+        self._nodes_of_model: dict[str, NodeSet] = {}
         self.arrivals: list[QueueEntry] = []  # submitted jobs that are not in a queue yet
         self.queue: list[QueueEntry] = []  # a heap; for rules with a single queue
         self.waiting_groups: dict[RequestGroup, None] = {}
@@ -135,7 +139,7 @@ class Engine:
             self.groups[key] = group
             if limited:
                 self._limited_groups.setdefault(owner.team, []).append(group)
-                self._bar_full_models(group)
+                self._bar_full_models([group])
             if self._traits.plans:
                 group.queue = OrderedJobQueue()
             if self.maintenance.periods:
@@ -406,12 +410,18 @@ class Engine:
             return
         model = self.resources.nodes[places[0][0]].gpu_model if places else ""
         usage.add(group.owner, group.charged_milli, sign, model)
-        for limited in self._limited_groups[group.owner.team]:
-            self._bar_full_models(limited)
+        self._bar_full_models(self._limited_groups[group.owner.team])
 
-    def _bar_full_models(self, group: RequestGroup) -> None:
-        """Bar the group from GPU models of which the quota of its team is used up."""
-        barred = self.barred_nodes(group.owner, group.charged_milli)
+    def _bar_full_models(self, groups: Sequence[RequestGroup]) -> None:
+        """Bar these groups of one team from GPU models of which its quota is used up."""
+        known: dict[tuple[Any, bool, int], NodeSet] = {}  # most groups of a team have the same kind and size
+        for group in groups:
+            key = group.owner.kind, group.owner.preemptible, group.charged_milli
+            if (barred := known.get(key)) is None:
+                barred = known[key] = self.barred_nodes(group.owner, group.charged_milli)
+            self._bar_nodes(group, barred)
+
+    def _bar_nodes(self, group: RequestGroup, barred: NodeSet) -> None:
         if barred != group.barred_nodes:
             group.barred_nodes = barred
             group.eligible_nodes = self.maintenance.eligible_nodes(group, self._now)
@@ -421,7 +431,13 @@ class Engine:
         if self.quota_usage is None or not self.quota_usage.limits_models(owner):
             return 0
         models = self.quota_usage.full_models(owner, milli)
-        return sum(self.resources.matching_nodes(ResourceRequest(gpu_model=model)) for model in set(models))
+        return sum(self.nodes_of_model(model) for model in set(models))
+
+    def nodes_of_model(self, model: str) -> NodeSet:
+        """The nodes with this GPU model, open or not. They never change, so they are looked up once."""
+        if (nodes := self._nodes_of_model.get(model)) is None:
+            nodes = self._nodes_of_model[model] = self.resources.matching_nodes(ResourceRequest(gpu_model=model))
+        return nodes
 
     def is_over_quota(self, group: RequestGroup) -> bool:
         """Whether a quota keeps all jobs of this group from starting."""
@@ -433,7 +449,8 @@ class Engine:
             return None
         refusal = self.quota_usage.refuse(group.owner, group.charged_milli, obtainable=self.owner_resources.free_gpus)
         if refusal is None and group.barred_nodes and not group.matching_nodes & self._all_nodes & ~group.barred_nodes:
-            return QuotaRefusal(reason=QUOTA_REASON, why=self.full_model_texts(group)[0])
+            texts = self.full_model_texts(group)  # none if no node has the model that the group requests
+            return QuotaRefusal(reason=QUOTA_REASON, why=texts[0]) if texts else None
         return refusal
 
     def full_model_texts(self, group: RequestGroup) -> list[str]:

@@ -216,8 +216,13 @@ def _with_model_wait(text: WaitText, wait: ModelWait) -> WaitText:
     reason, why, blockers = text
     if blockers[0].reason != "Resources":
         return text
-    sooner = approximate_duration(wait.sooner_s)
-    why = f"{why} It waits for {wait.model}, where it is predicted to end {sooner} earlier than on {wait.other} now."
+    if wait.sooner_s < math.inf:
+        sooner = approximate_duration(wait.sooner_s)
+        why = (
+            f"{why} It waits for {wait.model}, where it is predicted to end {sooner} earlier than on {wait.other} now."
+        )
+    else:
+        why = f"{why} It waits for {wait.model}, because it is predicted to reach its time limit on {wait.other}."
     return reason, why, (replace(blockers[0], why=why), *blockers[1:])
 
 

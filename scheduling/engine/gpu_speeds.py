@@ -78,8 +78,8 @@ class GpuSpeeds:
     measured: Mapping[SpeedScope, Mapping[str, MeasuredSpeed]] = field(default_factory=dict)
 
     def of(self, scope: SpeedScope, models: Iterable[str] = ()) -> JobSpeeds:
-        """The speeds of the first source that has all of these models; else of the first that has any."""
-        known = [speeds for speeds in (self._given(scope.title), self._measured(scope)) if speeds.by_model]
+        """The speeds of the first pattern or other source that has all of these models; else of the first with any."""
+        known = [*self._given(scope.title), *self._measured(scope)]
         wanted = set(models)
         complete = (speeds for speeds in known if wanted <= set(speeds.by_model))
         return next(complete, known[0] if known else UNKNOWN_SPEEDS)
@@ -91,21 +91,21 @@ class GpuSpeeds:
         models = gpu_models(requested)
         return self.of(scope, models).slowdowns(models)
 
-    def _given(self, title: str) -> JobSpeeds:
-        """The rows of the most specific pattern that matches."""
-        patterns = {row.pattern for row in self.given if fnmatchcase(title, row.pattern)}
-        if not patterns:
-            return UNKNOWN_SPEEDS
-        best = min(patterns, key=_generality)
-        speeds = {row.gpu_model: row.speed for row in self.given if row.pattern == best}
-        return JobSpeeds(SpeedSource.GIVEN, speeds, best)
+    def _given(self, title: str) -> list[JobSpeeds]:
+        """Those of each pattern that matches, the most specific one first."""
+        by_pattern: dict[str, dict[str, float]] = {}
+        for row in self.given:
+            if row.pattern in by_pattern or fnmatchcase(title, row.pattern):
+                by_pattern.setdefault(row.pattern, {})[row.gpu_model] = row.speed
+        ordered = sorted(by_pattern, key=_generality)
+        return [JobSpeeds(SpeedSource.GIVEN, by_pattern[pattern], pattern) for pattern in ordered]
 
-    def _measured(self, scope: SpeedScope) -> JobSpeeds:
+    def _measured(self, scope: SpeedScope) -> list[JobSpeeds]:
         rows = self.measured.get(scope) if scope.title else None
         if not rows:
-            return UNKNOWN_SPEEDS
+            return []
         speeds = {model: row.steps_per_s for model, row in rows.items()}
-        return JobSpeeds(SpeedSource.MEASURED, speeds, "", {model: row.attempts for model, row in rows.items()})
+        return [JobSpeeds(SpeedSource.MEASURED, speeds, "", {model: row.attempts for model, row in rows.items()})]
 
 
 def _generality(pattern: str) -> tuple[bool, int, str]:

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Final
 
 from jobs.core.gpu_models import SEPARATOR
+from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.preemption_contract import Preemptability
 from jobs.core.slurm_notation import format_count
 from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
@@ -36,6 +37,7 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.gpu_speeds import SpeedScope
+from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placement import awake_first, within_power
@@ -173,6 +175,7 @@ class SnapshotEngine:
             job.deadline = _timestamp(waiting.deadline_at)
         if history := self._history:
             job.attained = self._attained.get(waiting.id, 0.0)
+            job.worked_s = _worked_s(history, waiting.id, waiting.need.charged_milli)
             job.predicted_s = min(history.prediction_s(waiting.id, trees=self._uses_trees), limit)
             self.engine.rules.restore(job)
         return job
@@ -277,6 +280,7 @@ class SnapshotEngine:
                 job.deadline = _timestamp(held.deadline_at)
             if self._history:
                 job.attained = self._attained.get(held.id, 0.0)
+                job.worked_s = _worked_s(self._history, held.id, held.charged_milli)
                 job.predicted_s = min(self._history.prediction_s(held.id, trees=self._uses_trees), limit)
                 self.engine.rules.restore(job)
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
@@ -430,6 +434,11 @@ class ClaimDecisions:
     stops: tuple[StopDecision, ...]
     asks: tuple[StopDecision, ...] = ()
     waits: dict[int, WaitDecision]  # by id of the waiting job
+
+
+def _worked_s(history: SchedulingHistory, job_id: int, charged_milli: int) -> float:
+    """The run time of earlier attempts, as on the first GPU model that the job requests."""
+    return history.weighed.get(job_id, 0.0) * WHOLE_GPU / charged_milli if charged_milli else 0.0
 
 
 def _limit_seconds(limit: timedelta | None) -> float:

@@ -93,6 +93,7 @@ class Arrivals:
     bands: list[int] | None = None  # lower goes first, regardless of the policy
     predicted_s: list[float] | None = None
     attained: list[float] | None = None  # GPU-seconds before they were submitted here
+    worked_s: list[float] | None = None  # run time before that, as on the first GPU model of the request
     deadlines: list[float] | None = None
 
     def job(self, number: int) -> EngineJob:
@@ -114,6 +115,8 @@ class Arrivals:
             job.predicted_s = self.predicted_s[number]
         if self.attained:
             job.attained = self.attained[number]
+        if self.worked_s:
+            job.worked_s = self.worked_s[number]
         if self.deadlines:
             job.deadline = self.deadlines[number]
         return job

@@ -288,6 +288,7 @@ def replay_engine(
         requeues=not setting.as_live,
         claims_by_rank=setting.as_live,
         keeps_memory=not setting.as_live,
+        has_time_limits=setting.as_live,
         predictor=_live_predictor(rules, setting) if setting.as_live else None,
     )
     if isinstance(engine, PackingEngine):

@@ -150,6 +150,7 @@ class _ForwardReplay:
         self._predicted_s = [job.predicted_s for job, _ in snapshot_engine.jobs]
         self._deadlines = [job.deadline for job, _ in snapshot_engine.jobs]
         self._attained = [job.attained for job, _ in snapshot_engine.jobs]
+        self._worked_s = [job.worked_s for job, _ in snapshot_engine.jobs]
         known = snapshot.history or SchedulingHistory()
         trees = snapshot_engine.engine.rules.uses_trees
         past = [max(0.0, self._now - (job.started_at or snapshot.now).timestamp()) for job in self._running]
@@ -209,6 +210,7 @@ class _ForwardReplay:
             bands=self._bands,
             predicted_s=self._predicted_s,
             attained=self._attained,
+            worked_s=self._worked_s,
             deadlines=self._deadlines,
         )
         boots, delays = dict(state.boots), dict[int, float]()

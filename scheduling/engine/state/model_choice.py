@@ -1,17 +1,19 @@
 """Which jobs wait for a GPU model that they prefer, although another one that they accept is free.
 
-A job takes its second model only if its predicted end there is earlier than after a wait for the first. This is decided
-before a turn, for the first jobs of the queue: a job that had better wait requests only the models worth taking during
-this turn. Jobs ahead in the queue take their GPUs first, also those that come free later. So if ten jobs wait for one
-H100, the later ones see that its turn comes late.
+A job takes its second model only if its predicted end there is earlier than after a wait for the first, or only a
+little later. If it is predicted to reach its time limit on a model, it has no end there, because it would be stopped
+before. This is decided before a turn, for the first jobs of the queue: a job that had better wait requests only the
+models worth taking during this turn. Jobs ahead in the queue take their GPUs first, also those that come free later. So
+if ten jobs wait for one H100, the later ones see that its turn comes late.
 
-Only jobs with known speeds choose. Others take the first of their models that is free.
+Only jobs with known speeds that have a prediction or a time limit choose. Others take the first of their models that is
+free.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,11 +27,14 @@ from scheduling.engine.run_time_estimates import expected_remaining_s
 if TYPE_CHECKING:
     from scheduling.engine.engine import Engine
 
+MIN_GAIN_S: Final = 300.0  # a job waits for no less,
+MIN_GAIN: Final = 0.1  # and for no smaller part of its run time
 MAX_JOBS: Final = 200  # the first of the queue; jobs behind them take any model, as without speeds
 
 
 class ModelWait(NamedTuple):
-    """Why a job waits: it ends `sooner_s` earlier on `model`, although it waits for it, than on `other`."""
+    """Why a job waits: it ends `sooner_s` earlier on `model`, although it waits for it, than on `other`. Infinite if it
+    would reach its time limit on `other`."""
 
     model: str
     other: str
@@ -66,10 +71,10 @@ def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
         need = job.group.need
         if not need.gpus or need.rest or engine.is_over_quota(job.group):
             continue
-        options = list(_options(expected, job))
+        options = _options(engine, expected, job)
         best = min(options, key=lambda option: option.end)
         if len(options) > 1:
-            kept = _worth_taking(options)
+            kept = _worth_taking(options, now)
             if len(kept) < len(options):
                 job.wider_group = job.group
                 job.group = _narrow_group(engine, job.group, [option.model for option in kept])
@@ -80,29 +85,50 @@ def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
     return waits
 
 
-def _options(expected: _ExpectedGpus, job: EngineJob) -> Iterator[ModelOption]:
+def _options(engine: Engine, expected: _ExpectedGpus, job: EngineJob) -> list[ModelOption]:
     """What the job may expect of each model that it accepts, in its order of preference."""
-    need, group = job.group.need, job.group
-    models = gpu_models(need.gpu_model) if len(need.slowdowns) > 1 else ("",)
-    earlier_s = job.attained / job.group.charged_gpus
-    remaining_s = expected_remaining_s(job.predicted_s, earlier_s, earlier_s + job.expected_s)
+    need = job.group.need
+    worked_s = job.worked_s
+    remaining_s = expected_remaining_s(job.predicted_s, worked_s, worked_s + job.expected_s)
+    models = gpu_models(need.gpu_model) if len(need.slowdowns) > 1 and _is_run_time_known(job) else ("",)
+    options = []
     for number, model in enumerate(models):
-        nodes = group.eligible_nodes & expected.nodes_of(model)
-        start, found = expected.start(need, nodes)
-        slowdown = need.slowdowns[number] if need.slowdowns else 1.0
-        end = float(round(start + min(remaining_s * slowdown, job.expected_s))) if start < inf else inf
-        yield ModelOption(model, start, end, found)
+        start, found = expected.start(need, job.group.eligible_nodes & expected.nodes_of(model))
+        run_s = remaining_s * need.slowdowns[number] if need.slowdowns else remaining_s
+        times_out = engine.has_time_limits and job.predicted_s >= 0.0 and job.expected_s < run_s > remaining_s
+        end = inf if times_out or start == inf else float(round(start + min(run_s, job.expected_s)))
+        options.append(ModelOption(model, start, end, found))
+    return _with_first_possible(options, job.expected_s)
 
 
-def _worth_taking(options: Sequence[ModelOption]) -> list[ModelOption]:
-    """The models on which the job ends earlier than on all that it prefers to them."""
+def _is_run_time_known(job: EngineJob) -> bool:
+    return job.predicted_s >= 0.0 or job.expected_s < inf
+
+
+def _with_first_possible(options: list[ModelOption], limit_s: float) -> list[ModelOption]:
+    """The options. If the job is predicted to reach its limit on each, it takes the first that it may ever get."""
+    possible = [number for number, option in enumerate(options) if option.start < inf]
+    if possible and min(option.end for option in options) == inf:
+        first = options[possible[0]]
+        options[possible[0]] = first._replace(end=float(round(first.start + limit_s)))
+    return options
+
+
+def _worth_taking(options: Sequence[ModelOption], now: float) -> list[ModelOption]:
+    """The models on which the job ends earlier than on all that it prefers to them; also those on which it could start
+    now and end hardly later, because predictions are not that exact."""
     kept: list[ModelOption] = []
     earliest = inf
     for option in options:
-        if option.end < earliest or earliest == inf:
+        if earliest == inf or option.end < earliest + _least_gain_s(option, now):
             kept.append(option)
             earliest = min(earliest, option.end)
     return kept
+
+
+def _least_gain_s(option: ModelOption, now: float) -> float:
+    """How much earlier a job must end elsewhere not to start on this model now."""
+    return max(MIN_GAIN_S, MIN_GAIN * (option.end - option.start)) if option.start <= now and option.end < inf else 0.0
 
 
 def _wait(options: Sequence[ModelOption], kept: Sequence[ModelOption], now: float) -> ModelWait | None:
@@ -126,11 +152,11 @@ class _ExpectedGpus:
     """When GPUs of each node are predicted to come free, as far as jobs ahead in the queue have not taken them."""
 
     def __init__(self, engine: Engine, now: float) -> None:
+        self._engine = engine
         self._resources = engine.resources
         self._now = now
         self._free = list(engine.resources.free)
         self._ends: dict[int, list[tuple[float, int]]] = {}  # node -> (time, GPUs), the first one first
-        self._of_model: dict[str, NodeSet] = {}
         for job in engine.running.values():
             self._add_end(job)
 
@@ -142,12 +168,8 @@ class _ExpectedGpus:
 
     def nodes_of(self, model: str) -> NodeSet:
         """The usable nodes of the model; of all models if it is empty."""
-        if not model:
-            return self._resources.usable
-        if (nodes := self._of_model.get(model)) is None:
-            matching = self._resources.matching_nodes(ResourceRequest(gpu_model=model))
-            nodes = self._of_model[model] = matching & self._resources.usable
-        return nodes
+        usable = self._resources.usable
+        return self._engine.nodes_of_model(model) & usable if model else usable
 
     def start(self, need: ResourceRequest, nodes: NodeSet) -> tuple[float, list[int]]:
         """When the request fits on these nodes, and on which of them; infinite if it never does."""
@@ -185,9 +207,9 @@ class _ExpectedGpus:
 
 
 def _expected_end(job: EngineJob, now: float) -> float:
-    """When a running job is predicted to end, in whole seconds."""
+    """When a running job is predicted to end, in whole seconds. A prediction is for all its attempts on the first model
+    that it requested, the limit for this attempt in real time."""
     run_s = now - job.began
-    ran_s = job.attained / job.group.charged_gpus + now - job.since
-    predicted_s = job.predicted_s * job.slowdown if job.predicted_s >= 0.0 else job.predicted_s
-    limit_s = ran_s - run_s + job.expected_s
-    return float(round(now + expected_remaining_s(predicted_s, ran_s, limit_s)))
+    worked_s = job.worked_s + run_s / job.slowdown
+    limit_s = worked_s + (job.expected_s - run_s) / job.slowdown
+    return float(round(now + job.slowdown * expected_remaining_s(job.predicted_s, worked_s, limit_s)))

@@ -10,7 +10,7 @@ from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, RunningJ
 from scheduling.engine.gpu_speeds import GivenSpeed, GpuSpeeds, MeasuredSpeed, SpeedScope, SpeedSource
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
-from scheduling.engine.run_time_estimates import RunTimeEstimates
+from scheduling.engine.run_time_estimates import RunTimeEstimates, expected_end
 from scheduling.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import node, waiting
@@ -57,6 +57,15 @@ def test_most_specific_pattern_counts(patterns, best):
     rows = tuple(row for pattern in patterns for row in given(pattern, h100=2, a100=1))
 
     assert GpuSpeeds(given=rows).of(SCOPE).pattern == best
+
+
+def test_pattern_without_all_models_leaves_the_choice_to_a_more_general_one():
+    rows = given("llama-7b", h100=9), given("llama-*", h100=3, a100=1), given("*", h100=5, a100=1)
+    speeds = GpuSpeeds(given=sum(rows, ()), measured=measured(h100=2, a100=1))
+
+    assert speeds.of(SCOPE, ("h100", "a100")).pattern == "llama-*"
+    assert speeds.slowdowns(SCOPE, "h100|a100") == (1.0, 3.0)
+    assert speeds.of(SCOPE, ("h100",)).pattern == "llama-7b"
 
 
 def test_speed_on_a_slower_first_model_shortens_the_run():
@@ -106,6 +115,71 @@ def test_job_waits_for_its_first_model_if_it_ends_earlier_there(policy):
 @pytest.mark.parametrize("fields", [{"ends_in_h": 30}, {"slowdown": None}, {"run_h": 0.5}], ids=lambda f: str(f))
 def test_job_takes_its_second_model_otherwise(policy, fields):
     assert starts(policy, snapshot(job(1), **fields)) == {1: [11]}
+
+
+@pytest.mark.parametrize("policy", sorted(LIVE_POLICIES))
+def test_job_waits_rather_than_reach_its_time_limit_on_a_slow_model(policy):
+    """50 min on H100, 150 min on A100, where the limit of 60 min would stop it."""
+    picture = snapshot(job(1, time_limit=timedelta(hours=1)), run_h=5 / 6, ends_in_h=20.0, slowdown=3.0)
+
+    assert starts(policy, picture) == {}
+
+
+def test_wait_reason_says_that_the_job_would_reach_its_limit():
+    picture = snapshot(job(1, time_limit=timedelta(hours=1)), run_h=5 / 6, ends_in_h=1 / 3, slowdown=3.0)
+
+    (wait,) = LIVE_POLICIES["fifo"](picture).waits
+
+    assert wait.why.endswith(" It waits for h100, because it is predicted to reach its time limit on a100.")
+
+
+def test_job_that_would_reach_its_limit_on_all_models_takes_the_first_that_it_may_get():
+    """No H100 node is open, so a wait for it might never end."""
+    picture = snapshot(job(1, time_limit=timedelta(hours=1)), run_h=5 / 6, slowdown=3.0)
+    picture = replace(picture, nodes=picture.nodes[1:], running=())
+
+    assert starts("fifo", picture) == {1: [11]}
+
+
+@pytest.mark.parametrize(
+    ("ends_in_h", "run_h"),
+    [(0.95, 1.0), (0.05, 0.1)],
+    ids=["under-ten-percent", "under-five-minutes"],
+)
+def test_job_does_not_wait_for_a_small_gain(ends_in_h, run_h):
+    assert starts("fifo", snapshot(job(1), ends_in_h=ends_in_h, run_h=run_h)) == {1: [11]}
+
+
+def test_job_with_unknown_run_time_takes_what_is_free():
+    picture = snapshot(job(1))
+    known = replace(picture.history, predicted_s={901: HOUR})
+
+    assert starts("fifo", replace(picture, history=known)) == {1: [11]}
+
+
+@pytest.mark.parametrize(("worked_h", "expected"), [(1, {1: [11]}), (100, {})], ids=["short", "long"])
+def test_work_of_earlier_attempts_counts_as_on_the_first_model(worked_h, expected):
+    """A job that has long outrun its prediction is expected to go on for long, so a faster model is worth a wait."""
+    worked = {1: 8 * worked_h * HOUR}
+    picture = snapshot(job(1), ends_in_h=20.0, run_h=10.0)
+    history = replace(picture.history, attained={1: 8 * 100 * HOUR}, weighed=worked)
+
+    assert starts("fifo", replace(picture, history=history)) == expected
+
+
+def test_predicted_end_counts_earlier_attempts_as_on_the_first_model():
+    """At a slowdown of 4, two hours of work left take eight, however long the work before took elsewhere."""
+    held = running(901, 1, slowdown=4.0)
+    history = SchedulingHistory(
+        predicted_s={901: 10 * HOUR}, attained={901: 8 * 32 * HOUR}, weighed={901: 8 * 8 * HOUR}
+    )
+    picture = replace(snapshot(job(1)), running=(held,), history=history)
+    other = replace(picture, history=replace(history, attained={901: 8 * 8 * HOUR}))
+    alone = replace(picture, history=SchedulingHistory(predicted_s={901: 10 * HOUR}, weighed={901: 0.0}))
+
+    assert expected_end(picture, held) == expected_end(other, held)
+    assert NOON + timedelta(hours=8) < expected_end(picture, held)
+    assert expected_end(alone, held) == NOON + timedelta(hours=40)
 
 
 def test_start_says_how_much_longer_the_job_runs_on_its_model():

@@ -57,6 +57,18 @@ def test_job_that_accepts_another_model_starts_there(policy, model):
     assert places(policy, picture) == {1: [11]}
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_job_for_a_model_that_no_open_node_has_waits_beside_a_full_quota_for_another(policy):
+    picture = snapshot(job(1, "a100"), quotas=(quota(0),))
+    picture = replace(picture, nodes=tuple(one for one in NODES if one.gpu_model == "h100"))
+
+    decisions = LIVE_POLICIES[policy](picture)
+
+    assert not decisions.starts
+    assert [wait.job_id for wait in decisions.waits] == [1]
+    assert "h100" not in decisions.waits[0].why
+
+
 def test_other_teams_and_preemptible_jobs_are_not_limited():
     jobs = job(1), job(2, team="vision"), job(3, preemptible=True)
 
@@ -68,6 +80,21 @@ def test_quota_for_a_kind_limits_only_this_kind():
     jobs = job(1, kind=JobKind.SFT), job(2, kind=JobKind.DEBUG)
 
     assert sorted(places("fifo-skip", snapshot(*jobs, quotas=(quota(0, kind=JobKind.SFT),)))) == [2]
+
+
+def test_groups_of_one_team_that_differ_in_size_kind_or_contract_are_barred_apart():
+    """A start leaves 4 H100 of the quota: enough for the small job, and the kind with its own quota has none."""
+    small = replace(job(3).need, gpus=4)
+    jobs = (
+        job(1),
+        job(2),
+        replace(job(3), need=small, kind=JobKind.SFT),
+        replace(job(4), need=small),
+        job(5, preemptible=True),
+    )
+    quotas = quota(12), quota(0, kind=JobKind.SFT)
+
+    assert sorted(places("fifo-skip", snapshot(*jobs, quotas=quotas))) == [1, 4, 5]
 
 
 def test_quota_for_all_models_counts_beside_it():

@@ -118,7 +118,7 @@ def hold_h100(*, predicted_s):
 
 
 def wide_job(**fields):
-    job = make.job(name="llama", gpus_per_node=8, gpu_model="h100|a100", time_limit="10:00:00", **fields)
+    job = make.job(name="llama", gpus_per_node=8, gpu_model="h100|a100", time_limit="20:00:00", **fields)
     Job.objects.filter(pk=job.pk).update(predicted_s=5 * 3600)
     return job
 
