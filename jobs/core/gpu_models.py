@@ -1,4 +1,4 @@
-"""The GPU models of a request. `H100|A100` means: on H100 if they are free, else on A100, never on both."""
+"""The GPU models of a request. `h100|a100` means: on h100 if they are free, else on a100, never on both."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ class SubmitForm(forms.Form):
         "Memory per node", help_text="For example 512G or 1T. Leave empty for the cluster default."
     )
     gpu_model = text_input(
-        "GPU model", help_text="Several in order of preference: H100|A100. Leave empty for any model."
+        "GPU model",
+        help_text="As the nodes report it. Several in order of preference: h100|a100. Leave empty for any model.",
     )
     mig_profile = text_input(
         "MIG slice",

@@ -10,8 +10,9 @@ from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node
+from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED
 from scheduling.models import GpuSpeed
-from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH, MAX_SPEED, MIN_SPEED
+from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH
 
 MAX_ROWS = 2_000  # of one cluster: a turn reads all of them
 MAX_NAMED_MODELS = 10

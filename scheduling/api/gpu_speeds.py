@@ -29,9 +29,9 @@ from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, datetime_field, integer_field, nested_list_field, number_field, text_field
 from scheduling.actions import gpu_speeds as speed_actions
 from scheduling.actions.gpu_speeds import GpuSpeedConflict
-from scheduling.engine.gpu_speeds import SpeedSource
+from scheduling.engine.gpu_speeds import MAX_SPEED, SpeedSource
 from scheduling.models import GpuSpeed
-from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH, MAX_SPEED
+from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH
 from scheduling.queries.gpu_speeds import job_model_speeds
 
 TAG = "Clusters and teams"

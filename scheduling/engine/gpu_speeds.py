@@ -15,6 +15,8 @@ from typing import NamedTuple
 from jobs.core.gpu_models import SEPARATOR, gpu_models
 
 WILDCARDS = "*?"
+MAX_SPEED = 10**9
+MIN_SPEED = 1e-9
 
 
 class SpeedSource(StrEnum):

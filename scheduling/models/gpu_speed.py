@@ -9,8 +9,6 @@ from django.db.models.functions import Now
 from jobs.models import Cluster
 
 MAX_PATTERN_LENGTH = 120
-MAX_SPEED = 10**9
-MIN_SPEED = 1e-9
 
 
 class GpuSpeed(models.Model):

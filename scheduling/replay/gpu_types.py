@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from jobs.core.gpu_models import HARDWARE_NAME, SEPARATOR, gpu_models, read_gpu_models
 from jobs.core.parsing import InvalidField
 from jobs.traces.trace import EncodedColumn
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.gpu_speeds import GivenSpeed, GpuSpeeds, SpeedScope
+from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED, GivenSpeed, GpuSpeeds, SpeedScope
 
 MAX_JOB_NAME = 120  # on a live cluster
 
@@ -77,8 +76,19 @@ def parse_gpu_types(text: str, requested: str, rows: Iterable[Mapping[str, objec
         raise InvalidGpuTypes("gpu_model", error.why) from None
     if unknown := [model for model in gpu_models(requested) if model not in models]:
         raise InvalidGpuTypes("gpu_model", f"{unknown[0]} is not one of {', '.join(models)}")
-    speeds = tuple(_given_speed(str(row.get("where", f"entry {n}")), row, models) for n, row in enumerate(rows))
-    return ReplayGpuTypes(nodes=nodes, requested=requested or SEPARATOR.join(models), speeds=speeds)
+    return ReplayGpuTypes(nodes=nodes, requested=requested or SEPARATOR.join(models), speeds=_read_speeds(rows, models))
+
+
+def _read_speeds(rows: Iterable[Mapping[str, object]], models: Container[str]) -> tuple[GivenSpeed, ...]:
+    speeds: dict[tuple[str, str], GivenSpeed] = {}
+    for number, row in enumerate(rows):
+        where = str(row.get("where", f"entry {number}"))
+        speed = _given_speed(where, row, models)
+        if (key := (speed.pattern, speed.gpu_model)) in speeds:
+            text = f"{where}: {speed.pattern[:40]} has a speed on {speed.gpu_model} already."
+            raise InvalidGpuTypes("gpu_speeds", text)
+        speeds[key] = speed
+    return tuple(speeds.values())
 
 
 def _model_count(part: str) -> tuple[str, int]:
@@ -98,6 +108,7 @@ def _given_speed(where: str, row: Mapping[str, object], models: Container[str]) 
         speed = float(text)
     except ValueError:
         speed = 0.0
-    if not 0 < speed < inf:
-        raise InvalidGpuTypes("gpu_speeds", f"{where}: {text[:40]!r} is not a speed above 0")
+    if not MIN_SPEED <= speed <= MAX_SPEED:  # false for NaN too
+        why = f"{where}: {text[:40]!r} is not a speed between {MIN_SPEED:g} and {MAX_SPEED:g}"
+        raise InvalidGpuTypes("gpu_speeds", why)
     return GivenSpeed(pattern=pattern, gpu_model=model, speed=speed)

@@ -214,7 +214,7 @@ def _check_gpu_types(setting: ReplaySetting) -> None:
     if types is None:
         return
     if (nodes := len(types.node_models)) != setting.nodes:
-        raise InvalidReplaySetting("gpu_types", f"{nodes} nodes have a model, of {setting.nodes}")
+        raise InvalidReplaySetting("gpu_types", f"names {nodes} nodes, and --nodes is {setting.nodes}")
     used: dict[str, object] = {"vcs": setting.pools, "faults": setting.faults, "profiles": setting.profiles}
     used |= {_power_field(setting.power): setting.power, "checkpoint_s": setting.checkpoint_s}
     if name := next((name for name, value in used.items() if value), None):

@@ -23,10 +23,12 @@ MAX_ROWS_SHOWN = 500
 
 
 def speed_context(cluster: Cluster) -> dict[str, Any]:
-    """The given speeds, and the models for which one can be added."""
+    """The first of the given speeds, how many there are, and the models for which one can be added."""
     nodes = Node.objects.filter(cluster=cluster).exclude(gpu_model="").order_by("gpu_model")
+    speeds = GpuSpeed.objects.filter(cluster=cluster)
     return {
-        "gpu_speeds": list(GpuSpeed.objects.filter(cluster=cluster).order_by("pattern", "gpu_model")[:MAX_ROWS_SHOWN]),
+        "gpu_speeds": list(speeds.order_by("pattern", "gpu_model")[:MAX_ROWS_SHOWN]),
+        "all_gpu_speeds": speeds.count(),
         "gpu_models": list(nodes.values_list("gpu_model", flat=True).distinct()),
     }
 

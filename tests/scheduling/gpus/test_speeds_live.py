@@ -304,6 +304,19 @@ def test_operator_adds_changes_and_removes_a_speed_on_the_settings_page(seren):
     assert not GpuSpeed.objects.exists()
 
 
+def test_settings_page_says_that_it_shows_only_the_first_speeds(seren):
+    rows = [GpuSpeed(cluster=seren, pattern=f"job-{number:04}", gpu_model="h100", speed=2) for number in range(1_240)]
+    GpuSpeed.objects.bulk_create(rows[:500])
+    client = browser("operate_cluster")
+    assert "The first 500 of" not in text(client.get(PAGE))
+
+    GpuSpeed.objects.bulk_create(rows[500:])
+
+    assert "The first 500 of 1,240 speeds. The command <code>acme cluster gpu-speeds seren</code> lists all." in text(
+        client.get(PAGE)
+    )
+
+
 def test_others_see_the_speeds_and_cannot_change_them(seren):
     give(seren, h100=2)
     client = browser("change_cluster", "view_cluster")

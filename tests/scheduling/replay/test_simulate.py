@@ -479,7 +479,7 @@ def test_job_runs_longer_on_a_slower_model(two_models, tmp_path):
 BAD_TYPES = {
     "no number": (("--gpu-types", "h100"), "gpu_types: 'h100' is not a GPU model with its number of nodes"),
     "twice": (("--gpu-types", "a=1,a=1"), "gpu_types: a=1,a=1 has a model twice"),
-    "other number of nodes": (("--gpu-types", "a=3"), "gpu_types: 3 nodes have a model, of 2"),
+    "other number of nodes": (("--gpu-types", "a=3"), "gpu_types: names 3 nodes, and --nodes is 2"),
     "unknown model": (("--gpu-types", "a=1,b=1", "--gpu-model", "c"), "gpu_model: c is not one of a, b"),
     "twice requested": (("--gpu-types", "a=1,b=1", "--gpu-model", "a|a"), "gpu_model: a is named twice"),
     "model alone": (("--gpu-model", "a"), "gpu_model: needs gpu_types"),
@@ -496,7 +496,15 @@ def test_invalid_gpu_models_are_refused(file, words, error):
 
 @pytest.mark.parametrize(
     ("row", "error"),
-    [("x,h100,0", "'0' is not a speed above 0"), ("x,v100,1", "no node has 'v100'"), (",h100,1", "pattern is empty")],
+    [
+        ("x,h100,0", "'0' is not a speed between 1e-09 and 1e+09"),
+        ("x,h100,1e300", "'1e300' is not a speed between"),
+        ("x,h100,1e-300", "'1e-300' is not a speed between"),
+        ("x,h100,nan", "'nan' is not a speed between"),
+        ("x,v100,1", "no node has 'v100'"),
+        (",h100,1", "pattern is empty"),
+        ("long,h100,2", "long has a speed on h100 already."),
+    ],
 )
 def test_invalid_speed_of_a_replay_names_its_line(two_models, tmp_path, row, error):
     speeds = tmp_path / "bad.csv"
