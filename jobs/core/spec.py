@@ -382,7 +382,7 @@ def _read_mig_profile(name: str, value: Any) -> str:
     """Read `1g.10gb`, also as nvidia-smi writes it (`1g.10gb+me`) and as the resource of Kubernetes."""
     text = parsing.text_reader(len(MIG_RESOURCE_PREFIX) + MAX_MIG_PROFILE_LENGTH)(name, value)
     profile = text.removeprefix(MIG_RESOURCE_PREFIX).replace("+", ".")
-    if profile and not MIG_PROFILE.fullmatch(profile):
+    if text and not MIG_PROFILE.fullmatch(profile):
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not a MIG profile such as 1g.10gb")
     return profile
 

@@ -400,6 +400,11 @@ def test_mig_slice_is_read(written):
 @pytest.mark.parametrize(
     ("request_fields", "field", "sentence"),
     [
+        (
+            {"mig_profile": "nvidia.com/mig-"},
+            "mig_profile",
+            "'nvidia.com/mig-' is not a MIG profile such as 1g.10gb",
+        ),
         ({"mig_profile": "tiny"}, "mig_profile", "'tiny' is not a MIG profile such as 1g.10gb"),
         (
             {"mig_profile": "1g.10gb", "gpus_per_node": 1},
