@@ -156,6 +156,15 @@ class Job(models.Model):
         editable=False,
         help_text="Part of one GPU that the job shares with others, instead of whole GPUs.",
     )
+    share_gres = models.CharField(
+        "name of the share in Slurm",
+        max_length=8,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="What Slurm must call the parts of the GPU, shard or mps; empty: any of them.",
+    )
     mig_profile = models.CharField(
         "MIG profile",
         max_length=32,
