@@ -107,6 +107,7 @@ class PowerBudget:
     name: str
     watts: int
     nodes: frozenset[int] | None = None  # ids; None: all nodes of the cluster
+    idle_w: int = 0  # what its nodes draw that are awake and idle; `watts` leaves it out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
