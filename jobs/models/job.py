@@ -39,6 +39,8 @@ class HoldKind(models.TextChoices):
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
 # What accounts count, in thousandths of a GPU
 CHARGED_MILLI = Cast("nodes", models.BigIntegerField()) * models.F("gpus_per_node") * WHOLE_GPU + models.F("gpu_milli")
+# Of an allocation: a job holds all of a MIG slice, which is a part of a GPU
+HELD_MILLI = models.Case(models.When(attempt__job__mig_profile="", then="share"), default="attempt__job__gpu_milli")
 # The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
