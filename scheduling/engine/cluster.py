@@ -83,8 +83,8 @@ class ResourceRequest:
         return charged_milli(self.total_gpus, self.gpu_milli)
 
     @property
-    def whole_gpus(self) -> int:
-        """Whole GPUs of a node that one part of the job may take: one for a share that finds no shared GPU."""
+    def most_gpus(self) -> int:
+        """The most whole GPUs of a node that one part of the job may take: one for a share that finds no shared GPU."""
         return self.gpus or int(self.gpu_milli > 0 and not self.mig_profile)
 
     # Cached, because they are read at every event

@@ -342,7 +342,7 @@ class NodeResources:
                 return position
         return None
 
-    def free_slices(self, number: int, need: ResourceRequest) -> int:
+    def count_free_slices(self, number: int, need: ResourceRequest) -> int:
         """How many MIG slices of the requested profile are free on this node."""
         slices = zip(self.nodes[number].mig_profiles, self.shared.get(number, ()), strict=False)
         return sum(profile == need.mig_profile and left > 0 for profile, left in slices)
