@@ -65,8 +65,8 @@ WORKER_QUEUES = (
     ),
     # A cluster whose logs hang blocks one process
     WorkerQueue(name="logs", role="loops", processes=2, niceness=5, tasks=("scheduling.pod_logs_of",)),
-    # A site's command that hangs blocks one process
-    WorkerQueue(name="power", role="loops", processes=2, tasks=("scheduling.power_cap", "scheduling.power_caps")),
+    # Telemetry or a site's command that hangs blocks one process, and tasks expire after 2 s
+    WorkerQueue(name="power", role="loops", processes=4, tasks=("scheduling.power_cap", "scheduling.power_caps")),
     # Takes minutes, and no other work depends on it
     WorkerQueue(
         name="long",

@@ -18,6 +18,7 @@ from acme_client.terminal import (
     ReasonOption,
     client_from_context,
     exit_with_usage_error,
+    number,
     print_message,
     print_rows,
 )
@@ -54,7 +55,7 @@ BUDGET_COLUMNS: list[table.TableColumn] = [
     ("WAITING", lambda row: row["jobs_waiting"]),
     ("MEASURED KW", lambda row: _kw_text(row["measured_kw"])),
     ("CAPS", lambda row: row["cap_mode"]),
-    ("AT %", lambda row: ",".join(map(str, row["cap_percents"]))),
+    ("THRESHOLDS %", lambda row: ",".join(map(str, row["cap_percents"]))),
 ]
 QUOTA_COLUMNS: list[table.TableColumn] = [
     ("TEAM", lambda row: row["team"]),
@@ -123,10 +124,14 @@ CheckpointRootOption = Annotated[
 ]
 TitleOption = Annotated[str | None, typer.Option("--title", help="Title shown on pages.")]
 PriceOption = Annotated[
-    float | None, typer.Option("--gpu-hour-price", help="Price of a GPU-hour, in the server's currency.")
+    float | None, typer.Option("--gpu-hour-price", parser=number, help="Price of a GPU-hour, in the server's currency.")
 ]
-KwhPriceOption = Annotated[float | None, typer.Option("--kwh-price", help="Price of a kWh, in the server's currency.")]
-CarbonOption = Annotated[float | None, typer.Option("--co2", help="Grams of CO2 per kWh of the cluster's electricity.")]
+KwhPriceOption = Annotated[
+    float | None, typer.Option("--kwh-price", parser=number, help="Price of a kWh, in the server's currency.")
+]
+CarbonOption = Annotated[
+    float | None, typer.Option("--co2", parser=number, help="Grams of CO2 per kWh of the cluster's electricity.")
+]
 SleepOption = Annotated[
     SleepChoice | None, typer.Option("--sleep", help="Whether nodes that are not needed sleep; needs mode drive.")
 ]
@@ -266,7 +271,9 @@ def test(
 def power_budget(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The cluster.")],
-    kw: Annotated[float | None, typer.Option("--kw", help="Set the budget to this many kW, with hosts.")] = None,
+    kw: Annotated[
+        float | None, typer.Option("--kw", parser=number, help="Set the budget to this many kW, with hosts.")
+    ] = None,
     rack: PlaceOption = "",
     leaf: PlaceOption = "",
     pod: PlaceOption = "",
@@ -310,10 +317,14 @@ def power_budget(
 
 
 def _percents(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        exit_with_usage_error(f"--thresholds: {text!r} is not three whole numbers, such as 80,89,100.")
+    """Read the thresholds before a budget is added, which would stay if only they were refused."""
+    words = [word.strip() for word in text.split(",")]
+    numbers = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 3]
+    is_valid = len(numbers) == len(words) == 3 and numbers == sorted(numbers)
+    if not is_valid or numbers[0] < 50 or numbers[-1] > 100:
+        rule = "three whole percentages from 50 to 100, none below the one before, such as 80,89,100"
+        exit_with_usage_error(f"--thresholds: {text!r} is not {rule}.")
+    return numbers
 
 
 def _set_budget(
@@ -355,7 +366,8 @@ def gpu_speeds(
     pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="A job name; * stands for any text.")] = "",
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="The GPU model.")] = "",
     speed: Annotated[
-        float | None, typer.Argument(metavar="[SPEED]", help="Steps per second, or any unit; only ratios count.")
+        float | None,
+        typer.Argument(metavar="[SPEED]", parser=number, help="Steps per second, or any unit; only ratios count."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the speed.")] = False,
     reason: ReasonOption = "",

@@ -18,6 +18,7 @@ from acme_client.terminal import (
     OutputOption,
     client_from_context,
     exit_with_usage_error,
+    number,
     print_message,
     print_rows,
     progress_bar,
@@ -50,7 +51,7 @@ def evaluate(
         typer.Option("--deadline", help="Instead of --nodes: a time, or a duration from now such as 2:00:00."),
     ] = None,
     checkpoint_gb: Annotated[
-        float | None, typer.Option("--checkpoint-gb", help="Size of a checkpoint in GB. Default: 14.")
+        float | None, typer.Option("--checkpoint-gb", parser=number, help="Size of a checkpoint in GB. Default: 14.")
     ] = None,
     cluster: Annotated[str | None, typer.Option("--clusters", "-M", help="The cluster.")] = None,
     team: Annotated[str | None, typer.Option("--account", "-A", help="The team that the campaign belongs to.")] = None,

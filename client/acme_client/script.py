@@ -233,6 +233,8 @@ def _set_gres(submit: SubmitOptions, name: str, value: str) -> None:
     if kind.startswith(MIG_RESOURCE) and "," not in value:
         if remainder not in ("", "1"):
             raise BadOption(f"{name} {value}: a job can request one MIG slice")
+        if kind == MIG_RESOURCE:
+            raise BadOption(f"{name} {value}: the profile is missing, such as {MIG_RESOURCE}1g.10gb")
         submit.fields["mig_profile"] = kind.removeprefix(MIG_RESOURCE)
         return
     if kind not in ("gpu", "shard", "mps") or "," in value:

@@ -19,6 +19,7 @@ from acme_client.terminal import (
     OutputOption,
     client_from_context,
     exit_with_usage_error,
+    number,
     print_message,
     print_rows,
     progress_bar,
@@ -154,10 +155,12 @@ def simulate(
     ] = False,
     energy: Annotated[bool, typer.Option("--energy", help="Report energy and peak power.")] = False,
     power_budget_kw: Annotated[
-        float | None, typer.Option("--power-budget-kw", help="Power that jobs must stay below; implies --energy.")
+        float | None,
+        typer.Option("--power-budget-kw", parser=number, help="Power that jobs must stay below; implies --energy."),
     ] = None,
     price_per_kwh: Annotated[
-        float | None, typer.Option("--price-per-kwh", help="Report the cost of energy; implies --energy.")
+        float | None,
+        typer.Option("--price-per-kwh", parser=number, help="Report the cost of energy; implies --energy."),
     ] = None,
     sleep: Annotated[
         bool, typer.Option("--sleep", help="Report what sleeping nodes would save; implies --energy.")

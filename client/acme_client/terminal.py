@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -35,6 +36,17 @@ IdsArgument = Annotated[
 FilterOption = Annotated[
     list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
 ]
+
+
+def number(value: Any) -> float:
+    """Read a number of an option or argument. JSON has neither NaN nor infinity."""
+    try:
+        read = float(value)
+    except ValueError:
+        read = math.nan
+    if not math.isfinite(read):
+        raise typer.BadParameter(f"{value} is not a number.")
+    return read
 
 
 def print_message(sentence: str) -> None:

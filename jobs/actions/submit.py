@@ -30,6 +30,7 @@ COPIED_SPEC_FIELDS = (
     *("name", "kind", "command", "image", "mounts", "workdir", "environment", "nodes", "gpus_per_node"),
     *(
         "gpu_milli",
+        "share_gres",
         "mig_profile",
         "cpus_per_node",
         "memory_per_node_mb",

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from jobs.api import shapes
 from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.models import Allocation, Cluster, ClusterMode, Job, Quota, Team, TokenScope, clock
-from jobs.models.job import CHARGED_MILLI
+from jobs.models.job import CHARGED_MILLI, HELD_MILLI
 from jobs.models.permissions import Caller
 from jobs.queries import cluster_minutes, keyset
 from jobs.rest import query_params
@@ -194,7 +194,7 @@ def _held_of_models(jobs: QuerySet[Job], models: Collection[str]) -> list[tuple[
     """Return team, cluster, kind, GPU model and thousandths of GPUs that these jobs hold."""
     rows = Allocation.objects.live().filter(gpu__isnull=False, node__gpu_model__in=models, attempt__job__in=jobs)
     owner = ("attempt__job__team", "attempt__job__cluster", "attempt__job__kind", "node__gpu_model")
-    return list(rows.order_by().values_list(*owner).annotate(milli=Sum("share")))
+    return list(rows.order_by().values_list(*owner).annotate(milli=Sum(HELD_MILLI)))
 
 
 class Me(ApiEndpoint):

@@ -108,6 +108,7 @@ class JobSpec:
     nodes: int = 1
     gpus_per_node: int = 0
     gpu_milli: int = 0  # thousandths of one GPU, instead of whole GPUs
+    share_gres: str = ""  # what Slurm must call the parts of the GPU; empty: any name
     mig_profile: str = ""  # the profile of the MIG slice that these thousandths are
     cpus_per_node: int = 1
     memory_per_node_mb: int = 0
@@ -228,9 +229,9 @@ def _check_container(job: JobSpec, shape: ClusterShape) -> None:
             raise InvalidField(name, error)
 
 
-def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
-    """Return whole GPUs and thousandths of one. A part of a GPU is a number below 1 or, as in Slurm, shards, or a MIG
-    slice."""
+def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, Any]:
+    """Return whole GPUs, thousandths of one and, if it is named, the resource of Slurm. A part of a GPU is a number
+    below 1 or, as in Slurm, shards, or a MIG slice."""
     gpus = values.get("gpus_per_node", 0)
     stated = [name for name in ("gpus_per_node", "mig_profile", *SHARE_FIELDS) if values.get(name)]
     if len(stated) > 1:
@@ -239,7 +240,7 @@ def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
         return {"gpus_per_node": 0, "gpu_milli": profile_milli(profile)}
     for name, gres in SHARE_FIELDS.items():
         if (shards := values.pop(name, None)) is not None:
-            return {"gpus_per_node": 0, "gpu_milli": _shards_milli(name, shards, gres, shape)}
+            return {"gpus_per_node": 0, "gpu_milli": _shards_milli(name, shards, gres, shape), "share_gres": gres}
     whole = int(gpus)
     return {"gpus_per_node": whole, "gpu_milli": round((gpus - whole) * WHOLE_GPU)}
 
@@ -247,7 +248,9 @@ def _read_share(values: dict[str, Any], shape: ClusterShape) -> dict[str, int]:
 def _shards_milli(field: str, shards: int, gres: str, shape: ClusterShape) -> int:
     per_gpu = max((node.shards_per_gpu for node in shape.nodes if node.share_gres == gres), default=0)
     if shards >= per_gpu > 0:
-        raise InvalidField(field, f"{shards} is not below the {per_gpu} shards of a GPU of {shape.name}")
+        one = f"a whole GPU of {shape.name}; request gpus_per_node 1"
+        several = f"more than the {per_gpu} parts of a GPU of {shape.name}"
+        raise InvalidField(field, f"{shards} is {one if shards == per_gpu else several}")
     if not per_gpu and any(node.shards_per_gpu for node in shape.nodes):
         raise InvalidField(field, f"no node of {shape.name} has gres/{gres}")
     # Without shards, `_check_share` or FIT_RULES refuse the job, whatever the number is
@@ -272,12 +275,14 @@ def _check_share(job: JobSpec, shape: ClusterShape) -> None:
 
 
 def _no_share_text(job: JobSpec, shape: ClusterShape) -> str:
-    per_gpu = max((node.shards_per_gpu for node in shape.nodes), default=0)
+    sharing = [node for node in shape.nodes if node.shards_per_gpu and job.share_gres in ("", node.share_gres)]
+    per_gpu = max((node.shards_per_gpu for node in sharing), default=0)
     if not per_gpu:
         return f"no matching node of {shape.name} has GPUs with shards; request whole GPUs"
     near = " or ".join(str(gpu_number(milli)) for milli in nearest_shares(job.gpu_milli, per_gpu))
+    units = "units of MPS" if all(node.share_gres == MPS for node in sharing) else "shards"
     asked = gpu_number(job.gpu_milli)
-    return f"{asked} is not a whole number of shards; a GPU of {shape.name} has {per_gpu}, so request {near or 1}"
+    return f"{asked} is not a whole number of {units}; a GPU of {shape.name} has {per_gpu}, so request {near or 1}"
 
 
 def _no_slice_text(job: JobSpec, shape: ClusterShape) -> str:
@@ -303,6 +308,16 @@ def _missing_hardware_text(
     return lambda job, shape: f"no {qualifier}node of {shape.name} has {what(job)}"
 
 
+def _gres_rule(
+    field: str, gres: str
+) -> tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobSpec, ClusterShape], str]]:
+    return (
+        field,
+        lambda job, node: job.share_gres != gres or node.share_gres == gres,
+        _missing_hardware_text(lambda job: f"gres/{gres}"),
+    )
+
+
 # Checked in this order: the field, whether a node satisfies it, and the error if no remaining node does
 FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobSpec, ClusterShape], str]], ...] = (
     (
@@ -317,6 +332,7 @@ FIT_RULES: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobS
     ),
     ("gpus_per_node", lambda j, n: j.gpus_per_node <= n.gpus, _too_many_gpus_text),
     ("mig_profile", lambda j, n: not j.mig_profile or j.mig_profile in dict(n.mig_slices), _no_slice_text),
+    *(_gres_rule(field, gres) for field, gres in SHARE_FIELDS.items()),
     (
         "gpus_per_node",
         lambda j, n: (
@@ -382,7 +398,7 @@ def _read_mig_profile(name: str, value: Any) -> str:
     """Read `1g.10gb`, also as nvidia-smi writes it (`1g.10gb+me`) and as the resource of Kubernetes."""
     text = parsing.text_reader(len(MIG_RESOURCE_PREFIX) + MAX_MIG_PROFILE_LENGTH)(name, value)
     profile = text.removeprefix(MIG_RESOURCE_PREFIX).replace("+", ".")
-    if profile and not MIG_PROFILE.fullmatch(profile):
+    if text and not MIG_PROFILE.fullmatch(profile):
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not a MIG profile such as 1g.10gb")
     return profile
 

@@ -724,6 +724,12 @@ class Node(models.Model):
         return slice_devices(self.gpus, self.mig_slices)
 
     @property
+    def device_parts(self) -> list[float]:
+        """Which part of a GPU each of its devices is: 1 for a GPU, less for a MIG slice."""
+        slices = {gpu: profile_milli(profile) / WHOLE_GPU for gpu, profile in self.slice_profiles.items()}
+        return [slices.get(gpu, 1.0) for gpu in range(self.gpus)]
+
+    @property
     def whole_gpus(self) -> int:
         """Its GPUs without MIG slices. They have the first indices."""
         return whole_gpus(self.gpus, self.mig_slices)

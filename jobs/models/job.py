@@ -39,6 +39,8 @@ class HoldKind(models.TextChoices):
 TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
 # What accounts count, in thousandths of a GPU
 CHARGED_MILLI = Cast("nodes", models.BigIntegerField()) * models.F("gpus_per_node") * WHOLE_GPU + models.F("gpu_milli")
+# Of an allocation: a job holds all of a MIG slice, which is a part of a GPU
+HELD_MILLI = models.Case(models.When(attempt__job__mig_profile="", then="share"), default="attempt__job__gpu_milli")
 # The columns of a job table. Loading all forty columns would double the cost of a page
 LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster__name", "team__name", "user__username", "foreign_id", "foreign_user"),
@@ -155,6 +157,15 @@ class Job(models.Model):
         db_default=0,
         editable=False,
         help_text="Part of one GPU that the job shares with others, instead of whole GPUs.",
+    )
+    share_gres = models.CharField(
+        "name of the share in Slurm",
+        max_length=8,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="What Slurm must call the parts of the GPU, shard or mps; empty: any of them.",
     )
     mig_profile = models.CharField(
         "MIG profile",

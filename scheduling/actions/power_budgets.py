@@ -26,7 +26,7 @@ from scheduling.power.live_power import idle_node_w
 MAX_NAMED_PLACES = 10
 CapPercents = tuple[int, int, int]
 CAP_PERCENTS_RULE = (
-    f"must be three numbers from {MIN_PERCENT} to {MAX_PERCENT} of which none is below the one before, such as"
+    f"must be three percentages from {MIN_PERCENT} to {MAX_PERCENT}, none below the one before, such as"
     f" {', '.join(map(str, POLCA_PERCENTS))}"
 )
 

@@ -17,6 +17,7 @@ from .telemetry import MAX_NODE_POWER_W, NODE_POWER, MalformedSample, PageSample
 GPU_POWER = "DCGM_FI_DEV_POWER_USAGE"
 POWER_METRICS = (GPU_POWER, *NODE_POWER)
 SELECTOR = "match[]"  # the parameter of Prometheus' federation
+MAX_GPU_DIGITS = 2
 MAX_NODE_LAG_S = 5.0  # the power of a node that is older than that of its GPUs by more is left out
 
 
@@ -52,10 +53,14 @@ def parse_power(page: str) -> PowerPage:
             if node and 0 <= sample.value <= MAX_NODE_POWER_W:
                 row = found.setdefault(node, NodePower())
                 row.node_w, row.node_at_s = max(sample.value, row.node_w or 0.0), sample.at_s
-        elif (index := sample.labels.get("gpu", "")).isascii() and index.isdigit() and node:
+        elif node and _is_gpu_index(index := sample.labels.get("gpu", "")):
             row = found.setdefault(node, NodePower())
             row.gpu_w[int(index)], row.gpus_at_s = sample.value, sample.at_s
     return found
+
+
+def _is_gpu_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_GPU_DIGITS
 
 
 def _power_samples(page: str) -> Iterable[PageSample]:

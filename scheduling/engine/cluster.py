@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from jobs.core.gpu_models import accepts_model
-from jobs.core.gpu_shares import WHOLE_GPU, charged_milli
+from jobs.core.gpu_shares import SHARD, WHOLE_GPU, charged_milli
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import ANY_TIME, Standing
 from scheduling.engine.blockers import Blocker
@@ -41,6 +41,7 @@ class NodeView:
     pod: str = ""
     shared_gpus: tuple[tuple[int, int], ...] = ()  # index and free thousandths of each GPU that shares hold
     shards_per_gpu: int = WHOLE_GPU  # into how many equal parts its GPUs can be shared; 0: not at all
+    share_gres: str = SHARD  # what Slurm calls these parts
     shares_one_gpu: bool = False  # only one of its GPUs can be shared at a time, as Slurm does with gres/mps
     mig_profiles: tuple[str, ...] = ()  # it has MIG slices: the profile of each entry of `shared_gpus`, which are these
     boot_s: float = 0.0  # it sleeps: a job that starts there waits this long for its boot
@@ -57,6 +58,7 @@ class ResourceRequest:
     nodes: int = 1
     gpus: int = 0
     gpu_milli: int = 0
+    share_gres: str = ""  # of a share: what Slurm must call it, because mps isolates jobs and shard does not
     mig_profile: str = ""
     rest: int = 0
     cpus: int = 1
@@ -81,8 +83,8 @@ class ResourceRequest:
         return charged_milli(self.total_gpus, self.gpu_milli)
 
     @property
-    def whole_gpus(self) -> int:
-        """Whole GPUs of a node that one part of the job may take: one for a share that finds no shared GPU."""
+    def most_gpus(self) -> int:
+        """The most whole GPUs of a node that one part of the job may take: one for a share that finds no shared GPU."""
         return self.gpus or int(self.gpu_milli > 0 and not self.mig_profile)
 
     # Cached, because they are read at every event
@@ -105,6 +107,7 @@ class PowerBudget:
     name: str
     watts: int
     nodes: frozenset[int] | None = None  # ids; None: all nodes of the cluster
+    idle_w: int = 0  # what its nodes draw that are awake and idle; `watts` leaves it out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -274,7 +274,7 @@ def _slice_blocker(resources: NodeResources, group: RequestGroup, *, lacks_other
     requested = f"a MIG slice {need.mig_profile}" + (f" on {need.node}" if need.node else "")
     beside = _cpu_memory_text(resources, need) if lacks_others else ""
     profiles = [profile for number in members(eligible) for profile in resources.nodes[number].mig_profiles]
-    free = sum(resources.free_slices(number, need) for number in members(eligible))
+    free = sum(resources.count_free_slices(number, need) for number in members(eligible))
     why = (
         f"It needs {requested}; {_nodes_have_text(resources.fitting_nodes(need, group.eligible_nodes).bit_count())} one"
         f" free{beside} ({free} of {profiles.count(need.mig_profile)} {model}slices {need.mig_profile} free in total)."

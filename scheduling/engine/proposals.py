@@ -237,7 +237,7 @@ class ChangeProposals:
     def _is_useful_node(self, closed: ClosedNode) -> bool:
         node, need = closed.node, self._need
         return (
-            len(node.free_gpus) >= need.whole_gpus
+            len(node.free_gpus) >= need.most_gpus
             and (not need.mig_profile or free_slices(node, need.mig_profile) > 0)
             and node.free_cpus >= need.cpus
             and node.free_memory_mb >= need.memory_mb

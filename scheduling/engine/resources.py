@@ -342,7 +342,7 @@ class NodeResources:
                 return position
         return None
 
-    def free_slices(self, number: int, need: ResourceRequest) -> int:
+    def count_free_slices(self, number: int, need: ResourceRequest) -> int:
         """How many MIG slices of the requested profile are free on this node."""
         slices = zip(self.nodes[number].mig_profiles, self.shared.get(number, ()), strict=False)
         return sum(profile == need.mig_profile and left > 0 for profile, left in slices)
@@ -456,7 +456,7 @@ def offers_share(node: NodeView, need: ResourceRequest) -> bool:
     """Whether the node's GPUs can be shared as requested, regardless of what is free on them."""
     if need.mig_profile:
         return need.mig_profile in node.mig_profiles
-    return is_whole_shards(need.gpu_milli, node.shards_per_gpu)
+    return need.share_gres in ("", node.share_gres) and is_whole_shards(need.gpu_milli, node.shards_per_gpu)
 
 
 def free_slices(node: NodeView, profile: str) -> int:

@@ -121,9 +121,11 @@ def add_node(
     holds: Iterable[GpuHold],
     model: str,
     gpus: int,
+    parts: Sequence[float] = (),
 ) -> None:
-    """Add the energy of one node between its first and its last sample. The samples are in order of time."""
-    owners, limit_w = _GpuOwners(holds, gpus), model_power_w(model)
+    """Add the energy of one node between its first and its last sample. The samples are in order of time. `parts`:
+    which part of a GPU each of its devices is; without it, all are whole GPUs."""
+    owners, limit_w = _GpuOwners(holds, gpus, parts), model_power_w(model)
     for before, after in pairwise(samples):
         used = [_gpu_energy(before, after, gpu, limit_w) for gpu in range(after.gpus)]
         host_j = _host_energy(before, after, [part[1] for part in used if part])
@@ -185,14 +187,14 @@ def _mean(before: float | None, after: float | None) -> float | None:
 class _GpuOwners:
     """Which attempts held the GPUs of a node. GPUs without an index are shared by those whose index is unknown."""
 
-    def __init__(self, holds: Iterable[GpuHold], gpus: int) -> None:
+    def __init__(self, holds: Iterable[GpuHold], gpus: int, parts: Sequence[float] = ()) -> None:
         self._gpus = max(1, gpus)
         self._placed: dict[int, list[GpuHold]] = defaultdict(list)
         self._unplaced: list[GpuHold] = []
         for hold in sorted(holds, key=lambda one: one.start_s):
             (self._unplaced if hold.gpu is None else self._placed[hold.gpu]).append(hold)
         self._starts = {gpu: [hold.start_s for hold in held] for gpu, held in self._placed.items()}
-        self._parts = {gpu: held[-1].part for gpu, held in self._placed.items()}
+        self._parts = dict(enumerate(parts)) | {gpu: held[-1].part for gpu, held in self._placed.items()}
         self._with_shares = {gpu for gpu, held in self._placed.items() if any(hold.share < 1.0 for hold in held)}
 
     def add(

@@ -24,9 +24,11 @@ FLEET = PowerFleet(nodes=1)
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReading:
-    """A node and its newest reading. `at_s` is None without one."""
+    """A node and its newest reading. `at_s` is None without one. Values are those of its GPUs, or of its devices if
+    `parts` says which part of a GPU each of them is."""
 
     gpus: int
+    parts: Sequence[float] = ()
     model: str = ""
     has_jobs: bool = False
     is_asleep: bool = False
@@ -76,16 +78,16 @@ def _node_w(row: NodeReading, at_s: float) -> float:
         return 0.0 if row.is_asleep else _with_host_w(row, row.gpus * _estimate_w(row, 100.0 * row.has_jobs))
     if row.node_power_w is not None:
         return row.node_power_w
-    pairs = list(zip_longest(row.gpu_power_w, row.gpu_util))
-    missing = max(0, row.gpus - len(pairs))
-    gpus_w = sum(_gpu_w(row, power, util) for power, util in [*pairs, *[(None, None)] * missing])
-    return _with_host_w(row, gpus_w)
+    parts = row.parts or (1.0,) * row.gpus
+    values = zip_longest(row.gpu_power_w, row.gpu_util, parts)
+    return _with_host_w(row, sum(_gpu_w(row, power, util, part) for power, util, part in values))
 
 
-def _gpu_w(row: NodeReading, power: float | None, util: float | None) -> float:
+def _gpu_w(row: NodeReading, power: float | None, util: float | None, part: float | None) -> float:
+    """The power of a device; `part` is None if the node is not known to have it."""
     if power is not None and 0 <= power <= MAX_GPU_POWER_W:
         return power
-    return _estimate_w(row, 100.0 * row.has_jobs if util is None else util)
+    return (1.0 if part is None else part) * _estimate_w(row, 100.0 * row.has_jobs if util is None else util)
 
 
 def _estimate_w(row: NodeReading, util_percent: float) -> float:

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import BigIntegerField, Case, Exists, Expression, F, Func, Max, Min, OuterRef, Q, When
+from django.db.models import BigIntegerField, Exists, Expression, F, Func, Max, Min, OuterRef, Q
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce, Greatest
 
 from jobs.core.lifecycle import Flag
 from jobs.models import Allocation, Attempt, Cluster, HoldKind, Job
+from jobs.models.job import HELD_MILLI
 
 
 def any_of(keys: Iterable[int]) -> RawSQL:
@@ -164,7 +165,7 @@ def allocations(attempts: Sequence[int]) -> list[AllocationRow]:
         .annotate(
             gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]),
             requested=Max("attempt__job__gpus_per_node"),
-            milli=Min(Case(When(attempt__job__mig_profile="", then="share"), default="attempt__job__gpu_milli")),
+            milli=Min(HELD_MILLI),
         )
     )
     return [AllocationRow._make(row) for row in rows]

@@ -211,6 +211,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
         nodes=spec.nodes,
         gpus=spec.gpus_per_node,
         gpu_milli=spec.gpu_milli,
+        share_gres=spec.share_gres,
         mig_profile=spec.mig_profile,
         cpus=spec.cpus_per_node,
         memory_mb=spec.memory_per_node_mb,

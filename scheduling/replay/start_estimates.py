@@ -297,7 +297,7 @@ class _SnapshotReducer:
             within = tuple(
                 node.id in window.nodes for window in snapshot.windows
             )  # so that a maintenance covers all of a merged node or nothing
-            make = node.gpu_model, node.nic_type, node.shards_per_gpu, node.shares_one_gpu, bool(node.mig_profiles)
+            make = node.gpu_model, node.nic_type, node.shards_per_gpu, node.share_gres, bool(node.mig_profiles)
             makes.setdefault((*make, node.id in shut, within), []).append(node)
         home = {
             node.id: (number, place) for number, nodes in enumerate(makes.values()) for place, node in enumerate(nodes)
@@ -331,6 +331,7 @@ def _merge_nodes(number: int, nodes: list[NodeView]) -> NodeView:
         nic_type=first.nic_type,
         shared_gpus=tuple(shared),
         shards_per_gpu=first.shards_per_gpu,
+        share_gres=first.share_gres,
         shares_one_gpu=first.shares_one_gpu and len(nodes) == 1,  # several merged nodes have one each
         mig_profiles=tuple(profile for node in nodes for profile in node.mig_profiles),
     )

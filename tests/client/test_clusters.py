@@ -185,11 +185,24 @@ def test_wrong_use_of_speeds_is_refused(cluster, words):
         ("--pod", "p", "--remove"),
         ("--caps", "observe"),
         ("--thresholds", "many"),
+        ("--kw", "40", "--thresholds", "80,89"),
+        ("--kw", "40", "--thresholds", "89,80,100"),
+        ("--kw", "40", "--thresholds", "80,89,101"),
+        ("--kw", "nan"),
+        ("--kw", "much"),
     ],
-    ids=["both", "two places", "nothing to remove", "caps without a budget", "no numbers"],
+    ids=["both", "places", "nothing", "only caps", "no numbers", "two", "descending", "too high", "nan", "text"],
 )
 def test_wrong_use_of_power_budgets_is_refused(cluster, words):
     assert cluster("power-budget", "seren", *words).exit_code == 2
+    assert not Cluster.objects.get().power_budgets.exists()
+
+
+@pytest.mark.parametrize("words", [("gpu-speeds", "seren", "a", "a100", "inf"), ("set", "seren", "--co2", "-inf")])
+def test_number_that_json_does_not_have_is_refused(cluster, words):
+    result = cluster(*words)
+
+    assert result.exit_code == 2 and "inf is not a number" in result.stderr
 
 
 def test_power_budget_below_idle_nodes_is_refused(cluster):

@@ -120,6 +120,10 @@ def test_complete_environment_is_never_sent():
             ["--gres=nvidia.com/mig-1g.10gb:2"],
             "--gres nvidia.com/mig-1g.10gb:2: a job can request one MIG slice",
         ),
+        (
+            ["--gres=nvidia.com/mig-:1"],
+            "--gres nvidia.com/mig-:1: the profile is missing, such as nvidia.com/mig-1g.10gb",
+        ),
         (["-N", "3", "-G", "8"], "--gpus 8 cannot be distributed evenly over 3 nodes"),
         (["--gpus=1.5"], "--gpus: '1.5' is not a whole number"),
         (["--gres=shard:x:y"], "--gres: 'y' is not a whole number"),

@@ -137,6 +137,21 @@ def test_api_and_settings_page_set_the_kinds_that_may_share(cluster, client):
     assert 'name="gpu_share_kinds" value="debug"' in page
 
 
+def test_share_that_requests_mps_waits_for_a_node_with_mps(seren, slurm):
+    """Shards of the other nodes do not isolate jobs."""
+    slurm.machines["seren-001"] = replace(slurm.machines["seren-001"], gpu_shards=800, share_gres="mps")
+    turn(seren, slurm)
+    api = api_make.Caller(make.user("root", is_superuser=True))
+    make.team("pretraining", root=TeamRole.RESEARCHER)
+
+    made = [api.post("jobs/", {"command": "x", "kind": "evaluation", "gpu_mps": 50}) for _ in range(3)]
+    turn(seren, slurm)
+
+    assert [one.status_code for one in made] == [201] * 3
+    assert [(sent.share_gres, sent.gpu_shards) for sent in slurm.sent] == [("mps", 50), ("mps", 50)]
+    assert Job.objects.get(state=State.PENDING).share_gres == "mps"
+
+
 def test_share_on_a_node_with_mps_is_submitted_as_mps(seren, slurm):
     """A hundred units are a GPU, and Slurm uses one GPU of a node with MPS at a time."""
     machine = replace(slurm.machines["seren-001"], gpu_shards=800, share_gres="mps")

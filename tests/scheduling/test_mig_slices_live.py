@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Sample, TeamRole, clock
+from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Quota, Sample, TeamRole, clock
 from scheduling.backends.kubernetes.pod_objects import attempt_name
 from scheduling.backends.telemetry import ExporterPage, GpuReading
 from scheduling.loops.telemetry import write_samples_once
@@ -135,6 +135,17 @@ def test_api_accepts_a_slice_and_reports_it(seren, slurm):
     assert (job["mig_profile"], job["gpus_per_node"], job["gpus"]) == ("1g.10gb", 0, 0.142)
     assert refused.status_code == 400 and "only jobs of kind evaluation may" in refused.content.decode()
     assert api.get("nodes/").json()["results"][0]["mig_slices"] == SLICES
+
+
+def test_quota_of_a_model_counts_the_part_of_a_gpu_that_a_slice_is(seren, slurm):
+    team = make.team("pretraining", ada=TeamRole.RESEARCHER)
+    Quota.objects.create(team=team, cluster=seren, gpus=1, gpu_model=Node.objects.get().gpu_model)
+    slice_job(seren)
+    turn(seren, slurm)
+
+    (row,) = api_make.Caller(make.user("ada")).get("quotas/").json()["results"]
+
+    assert (row["used"], row["remaining"]) == (0.142, 0.858)
 
 
 def test_pages_name_slices_by_their_profile(seren, slurm, client):

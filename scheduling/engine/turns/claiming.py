@@ -226,7 +226,7 @@ def _cheapest_victims(
     if need.mig_profile:
         among &= resources.nodes_with_slice(need)  # whoever stops does not free any
     # A share that fits beside no other one needs a GPU of its own
-    for gpus, count in ((need.whole_gpus, need.nodes), (need.rest, int(need.rest > 0))):
+    for gpus, count in ((need.most_gpus, need.nodes), (need.rest, int(need.rest > 0))):
         if count:
             offers = prices.cheapest_offers(resources, owner_resources, need, gpus, count, among & ~taken)
             enough &= len(offers) == count

@@ -88,7 +88,7 @@ def _gpus_kept_from_head(need: ResourceRequest) -> int:
     """How many GPUs of a node a job may make useless to the reserved one. A share that runs past the reserved start
     counts as one, also if it is placed beside others: these may have ended by then.
     """
-    return need.whole_gpus
+    return need.most_gpus
 
 
 def easy_turn(engine: Engine, now: float) -> None:

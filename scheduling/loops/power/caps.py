@@ -20,7 +20,9 @@ Failure story     The level is recorded before the clocks, and the clocks before
                   node that does not respond is left out until it does, and then gets its clock again, because a boot
                   resets it. A worker that was suspended past its lease may command old clocks once; the next turn of
                   the other one sees them in the rows and corrects them. An error in one budget is logged, and the
-                  others go on.
+                  others go on. A cluster whose telemetry and command hang blocks a process of the queue `power` for up
+                  to 45 s; as many such clusters as it has processes (`acmeweb.queues`) stop the caps of all others
+                  for that time.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def _energy_and_peaks(
     earliest = datetime.fromtimestamp(min(rows[0].at_s for rows in by_node.values()), UTC)
     holds = _holds(list(by_node), earliest, until)
     for pk, rows in by_node.items():
-        add_node(sums, rows, holds.get(pk, ()), nodes[pk].gpu_model, nodes[pk].gpus)
+        node = nodes[pk]
+        add_node(sums, rows, holds.get(pk, ()), node.gpu_model, node.gpus, node.device_parts)
     return sums, attempt_peaks((rows, holds.get(pk, ())) for pk, rows in by_node.items())
 
 

@@ -65,7 +65,8 @@ class _Powered:
         inside = self._places[row.scope, row.place]
         idle_w = sum(self._idle_w[node.pk] for node in inside if node.pk not in self._asleep)
         ids = None if row.scope == BudgetScope.CLUSTER else frozenset(node.pk for node in inside)
-        return EngineBudget(name=budget_name(row, self._cluster), watts=max(0, row.limit_w - idle_w), nodes=ids)
+        watts, name = max(0, row.limit_w - idle_w), budget_name(row, self._cluster)
+        return EngineBudget(name=name, watts=watts, nodes=ids, idle_w=idle_w)
 
     def waiting(self, job: WaitingJob) -> WaitingJob:
         """Jobs with equal requests and predictions share one request, which saves the engine comparisons."""

@@ -78,22 +78,26 @@ def _newest_samples(keys: list[int], now: datetime) -> dict[int, tuple[Any, ...]
 
 
 def _page_reading(node: Node, power: NodePower, has_jobs: bool, now_s: float) -> NodeReading:
-    """A clock of Prometheus that is ahead must not make later readings look old."""
+    """The page has the power of whole GPUs, also of those that are divided into MIG slices. A clock of Prometheus that
+    is ahead must not make later readings look old."""
+    gpus = max(node.physical_gpus, 1 + max(power.gpu_w, default=-1))
     return NodeReading(
-        gpus=node.gpus,
+        gpus=gpus,
         model=node.gpu_model,
         has_jobs=has_jobs,
         is_asleep=node.is_asleep,
         at_s=now_s if power.at_s is None else min(now_s, power.at_s),
-        gpu_power_w=[power.gpu_w.get(index) for index in range(node.gpus)],
+        gpu_power_w=[power.gpu_w.get(index) for index in range(gpus)],
         node_power_w=power.current_node_w,
     )
 
 
 def _sample_reading(node: Node, found: tuple[Any, ...] | None, has_jobs: bool) -> NodeReading:
+    """Samples have the power of each device: a MIG slice has its part of that of its GPU."""
     at_s, power, util, node_power = found or (None, (), (), None)
     return NodeReading(
-        gpus=node.gpus,
+        gpus=node.physical_gpus,
+        parts=node.device_parts,
         model=node.gpu_model,
         has_jobs=has_jobs,
         is_asleep=node.is_asleep,

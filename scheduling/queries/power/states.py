@@ -17,7 +17,6 @@ from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.cluster import PowerBudget as EngineBudget
 from scheduling.engine.live import held_watts
 from scheduling.models import PowerBudget
-from scheduling.power.live_power import idle_node_w
 from scheduling.queries import snapshot
 from scheduling.queries.power.budgets import budget_name
 from scheduling.queries.power.caps import cap_status
@@ -80,7 +79,7 @@ def _state(row: PowerBudget, budget: EngineBudget, picture: ClusterSnapshot, job
         row=row,
         name=budget.name,
         nodes=len(inside),
-        idle_w=sum(idle_node_w(view.gpus, view.gpu_model) for view in inside if not view.wake_w),
+        idle_w=budget.idle_w,
         jobs_w=jobs_w,
         waiting=waiting,
         cap_status=cap_status(row, picture.now),

@@ -326,7 +326,7 @@ def test_part_of_a_gpu_is_read(request_fields, milli):
         (
             {"gpu_shards": 8, "gpus_per_node": 0},
             "gpu_shards",
-            "8 is not below the 8 shards of a GPU of seren",
+            "8 is a whole GPU of seren; request gpus_per_node 1",
         ),
     ],
 )
@@ -369,14 +369,29 @@ def test_mps_units_are_read_beside_shards():
     )
 
     assert (units.gpu_milli, shards.gpu_milli) == (50, 625)
+    assert (units.share_gres, shards.share_gres) == ("mps", "shard")
     for request, why in (
-        ({"gpu_mps": 100}, "100 is not below the 100 shards of a GPU of seren"),
+        ({"gpu_mps": 100}, "100 is a whole GPU of seren; request gpus_per_node 1"),
+        ({"gpu_mps": 150}, "150 is more than the 100 parts of a GPU of seren"),
         ({"gpu_mps": 5, "gpu_shards": 1}, "is a part of one GPU; leave out gpu_shards"),
     ):
         with pytest.raises(InvalidField, match=why):
             spec.parse({"command": "x", "kind": "evaluation", **request}, shape)
     with pytest.raises(InvalidField, match="no node of seren has gres/mps"):
         spec.parse({"command": "x", "kind": "evaluation", "gpu_mps": 5}, SHARING)
+
+
+def test_named_resource_must_be_on_a_node_with_the_rest():
+    """A share of MPS is isolated, so shards are no substitute, also where the number of thousandths fits."""
+    mps = NodeShape(count=1, gpus=8, cpus=4, memory_mb=1024, shards_per_gpu=100, share_gres="mps")
+    shape = replace(SHARING, nodes=(*SHARING.nodes, mps))
+    request = {"command": "x", "kind": "evaluation", "cpus_per_node": 8}
+
+    with pytest.raises(InvalidField, match="no matching node of seren has 8 CPUs"):
+        spec.parse({**request, "gpu_mps": 50}, shape)
+    assert spec.parse({**request, "gpus_per_node": 0.5}, shape).share_gres == ""
+    with pytest.raises(InvalidField, match=r"0\.005 is not a whole number of units of MPS; a GPU of seren has 100"):
+        spec.parse({**request, "gpus_per_node": 0.005}, replace(shape, nodes=(mps,)))
 
 
 DIVIDED = ClusterShape(
@@ -400,6 +415,11 @@ def test_mig_slice_is_read(written):
 @pytest.mark.parametrize(
     ("request_fields", "field", "sentence"),
     [
+        (
+            {"mig_profile": "nvidia.com/mig-"},
+            "mig_profile",
+            "'nvidia.com/mig-' is not a MIG profile such as 1g.10gb",
+        ),
         ({"mig_profile": "tiny"}, "mig_profile", "'tiny' is not a MIG profile such as 1g.10gb"),
         (
             {"mig_profile": "1g.10gb", "gpus_per_node": 1},

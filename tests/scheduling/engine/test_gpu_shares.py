@@ -122,6 +122,13 @@ def test_gradient_keeps_a_node_whole_for_the_job_that_needs_it():
     assert GradientPlacement(TYPICAL)(resources, share(600), ALL_NODES) == ((0, 1),)
 
 
+@pytest.mark.parametrize(("gres", "nodes"), [("mps", 0b10), ("shard", 0b01), ("", 0b11)])
+def test_share_that_names_its_resource_gets_no_other(gres, nodes):
+    resources = NodeResources([node(0), replace(node(1), share_gres="mps", shares_one_gpu=True)])
+
+    assert resources.matching_nodes(replace(share(500), share_gres=gres)) == nodes
+
+
 def test_fragmentation_of_shared_gpus():
     usual = Fragmentation({ResourceRequest(gpus=1, cpus=0): 1, share(300): 1})
 

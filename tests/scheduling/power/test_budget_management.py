@@ -227,7 +227,7 @@ def test_operator_sets_the_thresholds_of_caps_on_the_settings_page(seren):
     assert row.cap_percents == (70, 85, 100)
     for wrong in ("70, 85", "a, b, c", "90, 80, 100", "1e9, 3, 4"):
         client.post(f"{PAGE}power-budgets/{row.pk}/", {"limit_kw": "40", "cap_percents": wrong})
-        assert "Nothing was changed. cap_percents: must be three numbers from 50 to 100" in said(client)
+        assert "Nothing was changed. cap_percents: must be three percentages from 50 to 100" in said(client)
     row.refresh_from_db()
     assert row.cap_percents == (70, 85, 100)
 

@@ -133,6 +133,16 @@ def test_energy_of_attempts_adds_up_to_the_counters_of_a_simulated_exporter(sere
     assert total.kwh == pytest.approx((joules() + sum(row.host_j for row in EnergyHour.objects.all())) / 3.6e6)
 
 
+def test_free_slices_count_the_part_of_a_gpu_that_they_are(seren):
+    Node.objects.filter(name="seren-001").update(gpus=4, mig_slices={"1g.10gb": 3})
+    for seconds in (0, 100):
+        write(seren, seconds, power_w=[100.0, 14.2, 14.2, 14.2])
+
+    count_energy_once(at(200))
+
+    assert EnergyHour.objects.get().gpu_s == pytest.approx(100 * (1 + 3 * 0.142))
+
+
 def test_turns_at_other_times_give_the_same_sums(seren):
     attempt = hold(seren, 100, 1900)
     for step in range(241):

@@ -311,6 +311,15 @@ def test_state_has_idle_power_and_the_predicted_power_of_running_jobs(seren):
     assert (whole.is_exceeded, rack.is_exceeded) == (False, True)
 
 
+def test_nodes_that_are_all_slices_have_the_idle_power_of_their_gpus(seren):
+    Node.objects.filter(name="seren-001").update(gpus=14, mig_slices={"1g.10gb": 7, "3g.40gb": 7})
+    limit(seren, 50_000)
+
+    (whole,) = budget_states(seren, clock.now())
+
+    assert whole.idle_w == 3 * IDLE_W + idle_node_w(4, "A100")
+
+
 def test_other_clusters_have_no_budget(seren):
     limit(make.cluster("kalos"), 1)
     jobs = [make.job(cluster=seren, gpus_per_node=8) for _ in range(2)]

@@ -9,13 +9,14 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs.core.lifecycle import NodeFlag, NodeState
-from jobs.models import Cluster, Event, Node, NodeClock, clock
+from jobs.models import Cluster, Event, Node, NodeClock, Resolution, Sample, clock
 from scheduling.actions import power_caps as cap_actions
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.power_page import NodePower
 from scheduling.loops.power.caps import cap_power_once, cap_with_lease, delete_old_caps
 from scheduling.models import Lease, PowerBudget, PowerCap
-from scheduling.queries.power.caps import cap_status, clusters_with_caps
+from scheduling.power.measured_power import measured_power
+from scheduling.queries.power.caps import cap_status, clusters_with_caps, node_readings
 from tests import make
 from tests.scheduling.power.cap_make import LIMIT_W, POLL, Site, budget, open_clocks, write_samples
 from tests.statements import before_statement, failing_statement
@@ -222,6 +223,43 @@ def test_node_that_is_not_on_the_page_has_its_newest_sample(site):
     row = read_page(site, 0.6, nodes=(EVALUATION, TRAINING))
 
     assert row.measured_w == pytest.approx((0.6 + 0.4) / 2 * LIMIT_W)
+
+
+DIVIDED = {"gpus": 14, "mig_slices": {"1g.10gb": 7}, "gpu_model": "NVIDIA A100"}  # seven whole GPUs and an eighth
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices", "watts"),
+    [
+        (range(8), DIVIDED, 920 + 1.25 * 800),
+        (range(7), DIVIDED, 920 + 1.25 * (700 + 60)),  # one without power counts as idle
+        (range(8), {"gpus": 2, "mig_slices": {"1g.10gb": 2}}, 920 + 1.25 * 800),  # most GPUs have no slice
+    ],
+)
+def test_page_has_the_power_of_gpus_that_are_divided_into_slices(cluster, gpus, devices, watts):
+    node = Node.objects.filter(name="seren-003")
+    node.update(**devices)
+
+    (reading,) = node_readings(
+        list(node), make.NOON, {"seren-003": NodePower(gpu_w=dict.fromkeys(gpus, 100.0))}
+    ).values()
+
+    assert measured_power([reading]).watts == pytest.approx(watts)
+
+
+@pytest.mark.parametrize(
+    ("power", "gpus_w"),
+    [([100.0] * 7 + [14.2] * 7, 700 + 99.4), ([100.0] * 7, 700 + 7 * 0.142 * 60), ([], 420 + 59.64)],
+)
+def test_samples_have_the_power_of_slices(cluster, power, gpus_w):
+    """A slice without power counts as its part of an idle GPU."""
+    node = Node.objects.filter(name="seren-003")
+    node.update(**DIVIDED)
+    Sample.objects.create(node=node.get(), at=make.NOON, resolution=Resolution.RAW, gpu_power_w=power)
+
+    (reading,) = node_readings(list(node), make.NOON).values()
+
+    assert measured_power([reading]).watts == pytest.approx(920 + 1.25 * gpus_w, abs=1)
 
 
 def test_power_that_rises_is_acted_upon_before_it_reaches_the_threshold(site):
