@@ -317,6 +317,12 @@ class Job(models.Model):
             ),
             models.Index(fields=["priority", "id"], name="job_by_priority"),
             models.Index(fields=["name", "id"], name="job_by_name"),
+            # The newest jobs of a name, of which steps per second are measured
+            models.Index(
+                fields=["user", "name", "-submitted_at"],
+                name="job_runs_of_name",
+                condition=models.Q(started_at__isnull=False),
+            ),
             models.Index(TOTAL_GPUS, models.F("id"), name="job_by_gpus"),
             # Partial indexes stay small, whatever the size of the history
             models.Index(

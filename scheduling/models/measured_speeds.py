@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from datetime import timedelta
 from statistics import median
 
 from django.db import connection
 from django.db.models import Count
 
 from jobs.core.gpu_models import SEPARATOR
-from jobs.models import Cluster, Job
+from jobs.models import Cluster, Job, clock
 from scheduling.engine.gpu_speeds import MeasuredSpeed, SpeedScope
 from scheduling.models.gpu_speed import GpuSpeed
 
 MAX_ATTEMPTS = 20  # the newest jobs of a name
+MAX_AGE = timedelta(days=90)  # of their submission, so that a common name does not read the whole history
 MIN_STEPS = 10  # between the first and the last report of an attempt
 MIN_SPAN_S = 60.0
 MAX_RECENT_JOBS = 2_000  # among which `has_known_speeds` looks for names with measured speeds
@@ -30,8 +32,8 @@ FROM unnest(%(users)s::bigint[], %(names)s::text[], %(gpus)s::int[]) w (user_id,
 CROSS JOIN LATERAL (
   SELECT j.id FROM jobs_job j
   WHERE j.name = w.name AND j.user_id = w.user_id AND j.cluster_id = %(cluster)s AND j.started_at IS NOT NULL
-    AND j.nodes * j.gpus_per_node = w.gpus
-  ORDER BY j.id DESC LIMIT %(most)s
+    AND j.nodes * j.gpus_per_node = w.gpus AND j.submitted_at > %(since)s
+  ORDER BY j.submitted_at DESC LIMIT %(most)s
 ) j
 JOIN jobs_attempt a ON a.job_id = j.id
 CROSS JOIN LATERAL (
@@ -53,8 +55,9 @@ def measure_speeds(cluster: Cluster, scopes: Collection[SpeedScope]) -> dict[Spe
     columns = list(zip(*((int(scope.user), scope.title, scope.gpus) for scope in scopes), strict=True))
     if not columns:
         return {}
-    values = dict(zip(("users", "names", "gpus"), map(list, columns), strict=True))
-    values |= {"cluster": cluster.pk, "most": MAX_ATTEMPTS, "steps": MIN_STEPS, "span": MIN_SPAN_S}  # type: ignore[dict-item]
+    values: dict[str, object] = dict(zip(("users", "names", "gpus"), map(list, columns), strict=True))
+    values |= {"cluster": cluster.pk, "most": MAX_ATTEMPTS, "steps": MIN_STEPS, "span": MIN_SPAN_S}
+    values["since"] = clock.now() - MAX_AGE
     found: dict[SpeedScope, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with connection.cursor() as cursor:
         cursor.execute(SELECT_STEPS, values)

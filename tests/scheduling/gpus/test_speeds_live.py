@@ -84,6 +84,15 @@ def test_speed_is_the_median_of_attempts_with_the_same_name_user_and_gpus(seren)
     assert measure_speeds(seren, [scope("llama")._replace(gpus=8)]) == {}
 
 
+def test_jobs_submitted_long_ago_are_not_measured(seren):
+    attempt = attempt_with_steps("llama", "seren-001", steps_per_s=2.0)
+    jobs = Job.objects.filter(pk=attempt.job_id)
+
+    for days, found in ((89, True), (91, False)):
+        jobs.update(submitted_at=clock.now() - timedelta(days=days))
+        assert (scope("llama") in measure_speeds(seren, [scope("llama")])) == found
+
+
 def test_attempt_with_few_steps_or_a_short_time_is_not_measured(seren):
     attempt_with_steps("slow", "seren-001", steps_per_s=0.01)
     attempt_with_steps("short", "seren-003", steps_per_s=9, minutes=0)
