@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
     """Jobs start and end while the index is built, and an interrupted run can be repeated."""
 
     atomic = False
-    dependencies = [("jobs", "0067_power_waits")]
+    dependencies = [("jobs", "0068_share_gres")]
 
     operations = [
         drop_invalid("job_runs_of_name"),
