@@ -209,7 +209,19 @@ class _Replay:
     @property
     def has_events(self) -> bool:
         """Whether an event is planned or a job is still to be submitted."""
+        if self._ranks_change and self._engine.claims_by_rank:
+            self._drop_rank_changes_of_stopped_jobs()
         return bool(self._agenda.events) or self.submitted < self._count
+
+    def _drop_rank_changes_of_stopped_jobs(self) -> None:
+        """A live cluster does not know them, and a turn more may start a job that waits for a GPU model."""
+        events = self._agenda.events
+        while (
+            events
+            and events[0][1] == RANK_CHANGE
+            and (events[0][3].runs != events[0][4] or events[0][3].places is None)
+        ):
+            heappop(events)
 
     def next_event_time(self) -> float:
         """The time of the next event; there must be one."""
