@@ -58,7 +58,7 @@ def _figure(order: str, job: WaitingJob, history: SchedulingHistory) -> str:
     if order == "tiresias":
         return _gpu_time(history.attained.get(job.id, 0.0))
     if order == "las-aware":
-        return _gpu_time(history.weighed.get(job.id, 0.0))
+        return _gpu_time(history.attained_by_speed.get(job.id, 0.0))
     predicted_s = history.prediction_s(job.id, trees=order == "qssf-ml")
     if predicted_s == UNKNOWN_S:
         return "not predicted yet"

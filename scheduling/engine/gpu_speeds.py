@@ -26,8 +26,9 @@ class SpeedSource(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenSpeed:
-    """The speed of jobs whose name matches the pattern. `*` stands for any text, `?` for one character."""
+class SpeedEntry:
+    """A row of the operators' table: the speed of jobs whose name matches the pattern.
+    `*` stands for any text, `?` for one character."""
 
     pattern: str
     gpu_model: str
@@ -76,7 +77,7 @@ class MeasuredSpeed:
 class GpuSpeeds:
     """What is known of the speeds of one cluster."""
 
-    given: tuple[GivenSpeed, ...] = ()
+    given: tuple[SpeedEntry, ...] = ()
     measured: Mapping[SpeedScope, Mapping[str, MeasuredSpeed]] = field(default_factory=dict)
 
     def of(self, scope: SpeedScope, models: Iterable[str] = ()) -> JobSpeeds:

@@ -17,17 +17,17 @@ UNKNOWN_S: Final = -1.0  # instead of a predicted run time
 class SchedulingHistory:
     """Usage, attained service and learned run times of one cluster at the time of a snapshot.
 
-    usage        account -> GPU-seconds until now, including those of running jobs, halved every `half_life_s`
-    attained     waiting or running job -> GPU-seconds of its attempts that have ended
-    weighed      the same, where a second counts by the speed of the GPU model, compared with the first one requested
-    predicted_s  waiting or running job -> run time that was predicted at its first turn from similar jobs
-    trees_s      the same, blended with trees, if they had been trained by then
+    usage              account -> GPU-seconds until now, including those of running jobs, halved every `half_life_s`
+    attained           waiting or running job -> GPU-seconds of its attempts that have ended
+    attained_by_speed  the same, where a second counts by the speed of the GPU model, compared with the first requested
+    predicted_s        waiting or running job -> run time that was predicted at its first turn from similar jobs
+    trees_s            the same, blended with trees, if they had been trained by then
     """
 
     half_life_s: float = WEEK_S
     usage: Mapping[str, float] = field(default_factory=dict)
     attained: Mapping[int, float] = field(default_factory=dict)
-    weighed: Mapping[int, float] = field(default_factory=dict)
+    attained_by_speed: Mapping[int, float] = field(default_factory=dict)
     predicted_s: Mapping[int, float] = field(default_factory=dict)
     trees_s: Mapping[int, float] = field(default_factory=dict)
 

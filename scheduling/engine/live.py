@@ -108,7 +108,7 @@ class SnapshotEngine:
         self._uses_trees = rules.uses_trees
         self._attained: Mapping[int, float] = {}
         if snapshot.history:
-            self._attained = snapshot.history.weighed if rules.weighs_service else snapshot.history.attained
+            self._attained = snapshot.history.attained_by_speed if rules.weighs_service else snapshot.history.attained
             rules.load_history(snapshot.history, snapshot.now.timestamp())
         # Virtual clusters are teams with a quota. Only the placement `cells` needs to distinguish them
         self._guarantees = snapshot.guaranteed_nodes if snapshot.placement == "cells" else {}
@@ -438,7 +438,7 @@ class ClaimDecisions:
 
 def _worked_s(history: SchedulingHistory, job_id: int, charged_milli: int) -> float:
     """The run time of earlier attempts, as on the first GPU model that the job requests."""
-    return history.weighed.get(job_id, 0.0) * WHOLE_GPU / charged_milli if charged_milli else 0.0
+    return history.attained_by_speed.get(job_id, 0.0) * WHOLE_GPU / charged_milli if charged_milli else 0.0
 
 
 def _limit_seconds(limit: timedelta | None) -> float:

@@ -54,13 +54,13 @@ def expected_end(snapshot: ClusterSnapshot, job: RunningJob) -> datetime | None:
     predicted_s = snapshot.history.prediction_s(job.id, trees=True) if snapshot.history else UNKNOWN_S
     if predicted_s < 0.0 or not job.started_at:
         return None
-    weighed = snapshot.history.weighed.get(job.id, 0.0) if snapshot.history else 0.0
+    attained_by_speed = snapshot.history.attained_by_speed.get(job.id, 0.0) if snapshot.history else 0.0
     return predicted_end(
         predicted_s * job.slowdown,
         now=snapshot.now,
         started_at=job.started_at,
         limit=job.time_limit,
-        earlier_s=job.slowdown * weighed / max(1, job.gpus),  # as if all attempts had run on this model
+        earlier_s=job.slowdown * attained_by_speed / max(1, job.gpus),  # as if all attempts had run on this model
     )
 
 

@@ -88,7 +88,7 @@ def _remaining_run_time(model: DeadlineModel, job: Job, past: SchedulingHistory,
     together, the limit for each."""
     predicted_s = past.prediction_s(job.pk, trees=True)
     run = model.run_time(JobScope(str(job.user_id), job.name, _whole_gpus(job), job.kind), predicted_s)
-    earlier_s = past.weighed.get(job.pk, 0.0) / (job.gpus or 1)
+    earlier_s = past.attained_by_speed.get(job.pk, 0.0) / (job.gpus or 1)
     left = run if not earlier_s else run.remaining_after(earlier_s) or run
     left = left.scaled(slowdown)
     return left.bounded(job.time_limit.total_seconds()) if job.time_limit else left

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jobs.core.gpu_models import SEPARATOR, gpu_models
 from jobs.models import Cluster, Job
 from scheduling.engine.cluster import WaitingJob
-from scheduling.engine.gpu_speeds import GivenSpeed, GpuSpeeds, SpeedScope, SpeedSource
+from scheduling.engine.gpu_speeds import GpuSpeeds, SpeedEntry, SpeedScope, SpeedSource
 from scheduling.models import GpuSpeed
 from scheduling.models.measured_speeds import ByModel, measure_speeds
 
@@ -32,13 +32,13 @@ def speed_scope(job: WaitingJob) -> SpeedScope:
 
 def known_speeds(cluster: Cluster, scopes: Collection[SpeedScope]) -> GpuSpeeds:
     """Return the given speeds of the cluster, and the measured ones of these jobs."""
-    return GpuSpeeds(given=given_speeds(cluster), measured=measured.of(cluster, scopes))
+    return GpuSpeeds(given=speed_table(cluster), measured=measured.of(cluster, scopes))
 
 
-def given_speeds(cluster: Cluster) -> tuple[GivenSpeed, ...]:
+def speed_table(cluster: Cluster) -> tuple[SpeedEntry, ...]:
     rows = GpuSpeed.objects.filter(cluster=cluster).order_by("pattern", "gpu_model")
     columns = rows.values_list("pattern", "gpu_model", "speed")
-    return tuple(GivenSpeed(pattern=pattern, gpu_model=model, speed=speed) for pattern, model, speed in columns)
+    return tuple(SpeedEntry(pattern=pattern, gpu_model=model, speed=speed) for pattern, model, speed in columns)
 
 
 class _MeasuredSpeeds:

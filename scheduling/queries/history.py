@@ -35,11 +35,11 @@ SELECT t.name, sum(part.used) FROM (
 # From the jobs to their attempts: a join of both may start at the ended attempts, which are the whole history. Named
 # states can use an index; "not final" would read all jobs of the cluster
 SELECT_ATTAINED = """
-SELECT j.id, served.s, served.weighed FROM jobs_job j CROSS JOIN LATERAL (
+SELECT j.id, served.s, served.by_speed FROM jobs_job j CROSS JOIN LATERAL (
   SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
           * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s,
          sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at)::float8 / a.slowdown)
-          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0)::float8 AS weighed
+          * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0)::float8 AS by_speed
   FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
 ) served
 WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
@@ -105,4 +105,4 @@ def attained_service(cluster: Cluster) -> tuple[dict[int, float], dict[int, floa
     with connection.cursor() as cursor:
         cursor.execute(SELECT_ATTAINED, values)
         rows = cursor.fetchall()
-    return {job: gpu_s for job, gpu_s, _ in rows}, {job: weighed for job, _, weighed in rows}
+    return {job: gpu_s for job, gpu_s, _ in rows}, {job: by_speed for job, _, by_speed in rows}

@@ -101,7 +101,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     predictions = StoredPredictions()
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
     waiting = tuple(_waiting(cluster, teams, predictions, needs))
-    attained, weighed = history.attained_service(cluster)
+    attained, attained_by_speed = history.attained_service(cluster)
     picture = ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
@@ -115,7 +115,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
             half_life_s=half_life_s(cluster),
             usage=history.account_usage(cluster, now),
             attained=attained,
-            weighed=weighed,
+            attained_by_speed=attained_by_speed,
             predicted_s=predictions.rolling_s,
             trees_s=predictions.trees_s,
         ),

@@ -12,7 +12,7 @@ from jobs.core.gpu_models import HARDWARE_NAME, SEPARATOR, gpu_models, read_gpu_
 from jobs.core.parsing import InvalidField
 from jobs.traces.trace import EncodedColumn
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED, GivenSpeed, GpuSpeeds, SpeedScope
+from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED, GpuSpeeds, SpeedEntry, SpeedScope
 
 MAX_JOB_NAME = 120  # on a live cluster
 
@@ -31,7 +31,7 @@ class ReplayGpuTypes:
 
     nodes: tuple[tuple[str, int], ...]
     requested: str
-    speeds: tuple[GivenSpeed, ...] = ()
+    speeds: tuple[SpeedEntry, ...] = ()
 
     @property
     def node_models(self) -> list[str]:
@@ -79,11 +79,11 @@ def parse_gpu_types(text: str, requested: str, rows: Iterable[Mapping[str, objec
     return ReplayGpuTypes(nodes=nodes, requested=requested or SEPARATOR.join(models), speeds=_read_speeds(rows, models))
 
 
-def _read_speeds(rows: Iterable[Mapping[str, object]], models: Container[str]) -> tuple[GivenSpeed, ...]:
-    speeds: dict[tuple[str, str], GivenSpeed] = {}
+def _read_speeds(rows: Iterable[Mapping[str, object]], models: Container[str]) -> tuple[SpeedEntry, ...]:
+    speeds: dict[tuple[str, str], SpeedEntry] = {}
     for number, row in enumerate(rows):
         where = str(row.get("where", f"entry {number}"))
-        speed = _given_speed(where, row, models)
+        speed = _speed_entry(where, row, models)
         if (key := (speed.pattern, speed.gpu_model)) in speeds:
             text = f"{where}: {speed.pattern[:40]} has a speed on {speed.gpu_model} already."
             raise InvalidGpuTypes("gpu_speeds", text)
@@ -98,7 +98,7 @@ def _model_count(part: str) -> tuple[str, int]:
     return model, int(count)
 
 
-def _given_speed(where: str, row: Mapping[str, object], models: Container[str]) -> GivenSpeed:
+def _speed_entry(where: str, row: Mapping[str, object], models: Container[str]) -> SpeedEntry:
     pattern, model, text = (str(row.get(name) or "") for name in ("pattern", "gpu_model", "speed"))
     if not pattern:
         raise InvalidGpuTypes("gpu_speeds", f"{where}: pattern is empty")
@@ -111,4 +111,4 @@ def _given_speed(where: str, row: Mapping[str, object], models: Container[str]) 
     if not MIN_SPEED <= speed <= MAX_SPEED:  # false for NaN too
         why = f"{where}: {text[:40]!r} is not a speed between {MIN_SPEED:g} and {MAX_SPEED:g}"
         raise InvalidGpuTypes("gpu_speeds", why)
-    return GivenSpeed(pattern=pattern, gpu_model=model, speed=speed)
+    return SpeedEntry(pattern=pattern, gpu_model=model, speed=speed)

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, RunningJob
-from scheduling.engine.gpu_speeds import GivenSpeed, GpuSpeeds, MeasuredSpeed, SpeedScope, SpeedSource
+from scheduling.engine.gpu_speeds import GpuSpeeds, MeasuredSpeed, SpeedEntry, SpeedScope, SpeedSource
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.run_time_estimates import RunTimeEstimates, expected_end
@@ -20,7 +20,7 @@ SCOPE = SpeedScope("1", "llama-7b", 8)
 
 
 def given(pattern="*", **speeds):
-    return tuple(GivenSpeed(pattern=pattern, gpu_model=model, speed=speed) for model, speed in speeds.items())
+    return tuple(SpeedEntry(pattern=pattern, gpu_model=model, speed=speed) for model, speed in speeds.items())
 
 
 def measured(**speeds):
@@ -162,7 +162,7 @@ def test_work_of_earlier_attempts_counts_as_on_the_first_model(worked_h, expecte
     """A job that has long outrun its prediction is expected to go on for long, so a faster model is worth a wait."""
     worked = {1: 8 * worked_h * HOUR}
     picture = snapshot(job(1), ends_in_h=20.0, run_h=10.0)
-    history = replace(picture.history, attained={1: 8 * 100 * HOUR}, weighed=worked)
+    history = replace(picture.history, attained={1: 8 * 100 * HOUR}, attained_by_speed=worked)
 
     assert starts("fifo", replace(picture, history=history)) == expected
 
@@ -171,11 +171,11 @@ def test_predicted_end_counts_earlier_attempts_as_on_the_first_model():
     """At a slowdown of 4, two hours of work left take eight, however long the work before took elsewhere."""
     held = running(901, 1, slowdown=4.0)
     history = SchedulingHistory(
-        predicted_s={901: 10 * HOUR}, attained={901: 8 * 32 * HOUR}, weighed={901: 8 * 8 * HOUR}
+        predicted_s={901: 10 * HOUR}, attained={901: 8 * 32 * HOUR}, attained_by_speed={901: 8 * 8 * HOUR}
     )
     picture = replace(snapshot(job(1)), running=(held,), history=history)
     other = replace(picture, history=replace(history, attained={901: 8 * 8 * HOUR}))
-    alone = replace(picture, history=SchedulingHistory(predicted_s={901: 10 * HOUR}, weighed={901: 0.0}))
+    alone = replace(picture, history=SchedulingHistory(predicted_s={901: 10 * HOUR}, attained_by_speed={901: 0.0}))
 
     assert expected_end(picture, held) == expected_end(other, held)
     assert NOON + timedelta(hours=8) < expected_end(picture, held)

@@ -7,12 +7,12 @@ from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import node
-from tests.scheduling.gpus.test_gpu_speeds import GivenSpeed, GpuSpeeds, job, running
+from tests.scheduling.gpus.test_gpu_speeds import GpuSpeeds, SpeedEntry, job, running
 
 RATES = {"wins": (4, 1), "equal": (1.1, 1)}
 SPEEDS = GpuSpeeds(
     given=tuple(
-        GivenSpeed(pattern=pattern, gpu_model=model, speed=speed)
+        SpeedEntry(pattern=pattern, gpu_model=model, speed=speed)
         for pattern, speeds in RATES.items()
         for model, speed in zip(("h100", "a100"), speeds, strict=True)
     )
@@ -41,7 +41,7 @@ def test_job_that_gains_most_gets_the_fast_model_although_it_came_later():
 
 def test_job_with_less_service_goes_before_one_that_gains_more():
     jobs = job(1, title="wins"), job(2, title="equal")
-    served = {"weighed": {1: 10_000.0}, "attained": {1: 10_000.0}}
+    served = {"attained_by_speed": {1: 10_000.0}, "attained": {1: 10_000.0}}
 
     assert starts("las-aware", picture(*jobs, nodes=NODES[:1], **served)) == {2: [1]}
 
@@ -49,7 +49,7 @@ def test_job_with_less_service_goes_before_one_that_gains_more():
 def test_service_counts_by_the_speed_of_the_model():
     """On slow GPUs, the first job had more GPU time and less service than the second."""
     jobs = job(1, title="equal"), job(2, title="equal")
-    served = {"attained": {1: 9_000.0, 2: 4_000.0}, "weighed": {1: 3_000.0, 2: 4_000.0}}
+    served = {"attained": {1: 9_000.0, 2: 4_000.0}, "attained_by_speed": {1: 3_000.0, 2: 4_000.0}}
 
     assert starts("las-aware", picture(*jobs, nodes=NODES[:1], **served)) == {1: [1]}
     assert starts("tiresias", picture(*jobs, nodes=NODES[:1], **served)) == {2: [1]}

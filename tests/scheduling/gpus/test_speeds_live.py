@@ -365,4 +365,4 @@ def test_attained_service_counts_by_the_speed_of_the_model(seren):
 
     past = snapshot.take_snapshot(seren, clock.now()).history
 
-    assert (past.attained[job.pk], past.weighed[job.pk]) == (800.0, 200.0)
+    assert (past.attained[job.pk], past.attained_by_speed[job.pk]) == (800.0, 200.0)

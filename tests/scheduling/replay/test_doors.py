@@ -16,7 +16,7 @@ from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
 from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.gpu_speeds import GivenSpeed
+from scheduling.engine.gpu_speeds import SpeedEntry
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.loops.virtual_time import starts_on_virtual_cluster
@@ -280,7 +280,7 @@ GPU_TYPES = ReplayGpuTypes(
     nodes=(("h100", 1), ("a100", 2)),
     requested="h100|a100",
     speeds=tuple(
-        GivenSpeed(pattern=pattern, gpu_model=model, speed=speed)
+        SpeedEntry(pattern=pattern, gpu_model=model, speed=speed)
         for pattern, model, speed in (("x*", "h100", 2), ("x*", "a100", 1), ("y", "h100", 4), ("y", "a100", 1))
     ),
 )
@@ -337,7 +337,7 @@ def test_doors_agree_on_preempted_jobs_that_choose_a_gpu_model(policy):
     """With slowdowns that are no whole numbers, so that work left over from a stop is none either."""
     speeds = [("a", 7, 3), ("b", 1.5, 1), ("c", 1, 1.3)]
     rows = [(name, model, speed) for name, *both in speeds for model, speed in zip(("h100", "a100"), both, strict=True)]
-    given = tuple(GivenSpeed(pattern=name, gpu_model=model, speed=speed) for name, model, speed in rows)
+    given = tuple(SpeedEntry(pattern=name, gpu_model=model, speed=speed) for name, model, speed in rows)
     trace = crowded_trace(4, jobs=40)
     setting = dataclasses.replace(SETTING, gpu_types=dataclasses.replace(GPU_TYPES, speeds=given))
 
