@@ -4,9 +4,8 @@ file.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.traces.cells import parse_time
+from jobs.traces.csv_table import CsvTable
 
 STEP_S = 600
 STEPS_PER_DAY = 144
@@ -79,44 +79,25 @@ def read_series(lines: Iterable[str], source: str) -> NodeSeries:
 
 
 def _rows(lines: Iterable[str], source: str) -> Iterator[NodeRow]:
-    reader = csv.reader(lines)
-    positions, last_s = _column_positions(reader, source), -math.inf
-    for cells in _checked_lines(reader, source):
-        if not cells:
-            continue
+    last_s = -math.inf
+    for where, cells in CsvTable(lines, source, COLUMNS, max_rows=MAX_ROWS, error=_invalid):
         try:
-            row = _parse_row([cells[at].strip() if at < len(cells) else "" for at in positions])
+            row = _parse_row(cells)
             if row[0] < last_s:
-                raise ValueError(f"time {cells[positions[0]][:40]!r} is before the time of the line above")
+                raise ValueError(f"time {cells['time'][:40]!r} is before the time of the line above")
         except ValueError as error:
-            raise InvalidSeries(f"{source}, line {reader.line_num}: {error}.") from None
+            raise InvalidSeries(f"{where}: {error}.") from None
         last_s = row[0]
         yield row
 
 
-def _checked_lines(reader: Iterator[list[str]], source: str) -> Iterator[list[str]]:
-    """The lines as lists of cells. What the parser or the decoder refuses becomes a sentence."""
-    for number in range(1, MAX_ROWS + 2):
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidSeries(f"{source}, line {number + 1}: not readable as CSV in UTF-8: {error}.") from None
-        yield cells
-    raise InvalidSeries(f"{source}: more than {MAX_ROWS:,} rows.")
+def _invalid(text: str) -> InvalidSeries:
+    return InvalidSeries(f"{text}.")
 
 
-def _column_positions(reader: Iterator[list[str]], source: str) -> Sequence[int]:
-    header = [cell.strip().lstrip("\ufeff").lower() for cell in next(_checked_lines(reader, source), [])]
-    if missing := [name for name in COLUMNS if name not in header]:
-        raise InvalidSeries(f"{source}, line 1: the header has no column {missing[0]!r}; it needs time,active,total.")
-    return [header.index(name) for name in COLUMNS]
-
-
-def _parse_row(cells: Sequence[str]) -> NodeRow:
-    at_s = _parse_time(cells[0])
-    active, total = (_parse_count(name, cell) for name, cell in zip(COLUMNS[1:], cells[1:], strict=True))
+def _parse_row(cells: Mapping[str, str]) -> NodeRow:
+    at_s = _parse_time(cells["time"])
+    active, total = (_parse_count(name, cells[name]) for name in ("active", "total"))
     if active > total:
         raise ValueError(f"active {active} is more than total {total}")
     return at_s, active, total

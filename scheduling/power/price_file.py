@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from jobs.traces.cells import parse_time
+from jobs.traces.csv_table import CsvTable
 
 COLUMNS = ("time", "price", "co2_g")
 HOUR_S = 3600
@@ -33,41 +33,28 @@ class HourPrice(NamedTuple):
 def read_prices(lines: Iterable[str], source: str) -> list[HourPrice]:
     """Return the hours of a file, one each. `price` is that of a kWh, `co2_g` the grams of CO2 per kWh; either column
     may be missing. Raises `InvalidPrices`."""
-    reader = csv.reader(lines)
+    table = CsvTable(lines, source, ["time"], optional=COLUMNS[1:], max_rows=MAX_HOURS, error=_invalid)
+    if not set(COLUMNS[1:]) & set(table.header):
+        raise InvalidPrices(f"{source} has neither a column price nor a column co2_g.")
     found: dict[datetime, HourPrice] = {}
-    header = [cell.strip().lstrip("\ufeff").lower() for cell in next(_lines(reader, source), [])]
-    if "time" not in header or not {"price", "co2_g"} & set(header):
-        raise InvalidPrices(f"{source}, line 1: the header needs time, and price or co2_g.")
-    for cells in _lines(reader, source):
-        if not cells:
-            continue
+    for where, cells in table:
         try:
-            hour = _hour([cells[header.index(name)] if name in header else "" for name in COLUMNS])
+            hour = _hour(cells)
             if hour.start in found:
                 raise ValueError(f"the hour {hour.start:%Y-%m-%d %H:%M} occurs twice")
-        except IndexError:
-            raise InvalidPrices(f"{source}, line {reader.line_num}: it has too few columns.") from None
         except ValueError as error:
-            raise InvalidPrices(f"{source}, line {reader.line_num}: {error}.") from None
+            raise InvalidPrices(f"{where}: {error}.") from None
         found[hour.start] = hour
     return sorted(found.values())
 
 
-def _lines(reader: Iterator[list[str]], source: str) -> Iterator[list[str]]:
-    for number in range(1, MAX_HOURS + 2):
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidPrices(f"{source}, line {number}: not readable as CSV in UTF-8: {error}.") from None
-        yield cells
-    raise InvalidPrices(f"{source}: more than {MAX_HOURS:,} hours.")
+def _invalid(text: str) -> InvalidPrices:
+    return InvalidPrices(f"{text}.")
 
 
-def _hour(cells: Sequence[str]) -> HourPrice:
-    price, co2 = _number("price", cells[1], PRICE_LIMITS), _number("co2_g", cells[2], CO2_LIMITS)
-    return HourPrice(_start(cells[0].strip()[:40]), price, co2)
+def _hour(cells: Mapping[str, str]) -> HourPrice:
+    price, co2 = _number("price", cells["price"], PRICE_LIMITS), _number("co2_g", cells["co2_g"], CO2_LIMITS)
+    return HourPrice(_start(cells["time"][:40]), price, co2)
 
 
 def _start(cell: str) -> datetime:
@@ -82,8 +69,8 @@ def _start(cell: str) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
 
 
-def _number(name: str, cell: str, limits: tuple[float, float]) -> float | None:
-    if not (text := cell.strip()):
+def _number(name: str, text: str, limits: tuple[float, float]) -> float | None:
+    if not text:
         return None
     try:
         number = float(text)

@@ -6,14 +6,15 @@ have a row drawn for each job; the report says so. A job without a row never sha
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 import numpy as np
 
+from jobs.traces.csv_table import CsvTable
 from jobs.traces.trace import Floats, Trace
 from scheduling.engine.packing.profiles import JobProfile, SharingProfiles, score_of_speed, speeds_by_utilization
 from scheduling.engine.predicting import name_without_numbers
@@ -111,11 +112,10 @@ class PackedTime:
 
 def table_rows(field: str, lines: Iterable[str], source: str) -> list[dict[str, object]]:
     """The rows of a CSV table of profiles, pair speeds or GPU speeds, with their positions in `where`."""
-    rows = csv.DictReader(lines)
-    needed = TABLE_COLUMNS[field]
-    if not set(needed) <= set(rows.fieldnames or ()):
-        raise InvalidProfiles(field, f"{source} must be a CSV with the columns {','.join(needed)}")
-    return [dict(row) | {"where": f"{source} line {rows.line_num}"} for row in rows]
+    error = partial(InvalidProfiles, field)
+    optional = PROFILE_COLUMNS[3:] if field == "profiles" else ()
+    rows = CsvTable(lines, source, TABLE_COLUMNS[field], optional=optional, error=error)
+    return [{**cells, "where": where} for where, cells in rows]
 
 
 def profiles_from_rows(rows: Sequence[tuple[str, Row]]) -> tuple[ProfileRow, ...]:

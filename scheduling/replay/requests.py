@@ -5,12 +5,13 @@ Every error names the field as `--json` and the API call it.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jobs.core.lifecycle import JobKind
+from jobs.traces.csv_table import CsvTable
 from jobs.traces.trace import Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
@@ -318,14 +319,11 @@ def check_power_policies(names: Sequence[str], setting: ReplaySetting) -> None:
 
 def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
     """Parse a CSV table `vc,nodes`."""
-    rows = csv.DictReader(lines)
-    if not {"vc", "nodes"} <= set(rows.fieldnames or ()):
-        raise InvalidReplaySetting("vcs", f"{source} must be a CSV with the columns vc,nodes")
     pools: dict[str, int] = {}
-    for row in rows:
-        where = f"{source} line {rows.line_num}"
+    error = partial(InvalidReplaySetting, "vcs")
+    for where, row in CsvTable(lines, source, ["vc", "nodes"], error=error):
         name, nodes = row["vc"], row["nodes"]
-        if not name or not nodes or not nodes.strip().isdigit() or not int(nodes):
+        if not name or not (nodes.isascii() and nodes.isdigit() and len(nodes) < 10 and int(nodes)):
             raise InvalidReplaySetting("vcs", f"{where}: {name!r} with {nodes!r} nodes is not a virtual cluster")
         if name in pools:
             raise InvalidReplaySetting("vcs", f"{where}: duplicate entry {name!r}")
@@ -339,10 +337,9 @@ def parse_quotas(lines: Iterable[str], source: str, teams: Container[str]) -> li
     """Parse a CSV table `team,kind,gpus`, with an optional column `gpu_model`; an empty kind or model applies to all.
     `teams` are those in the trace.
     """
-    rows = csv.DictReader(lines)
-    if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
-        raise InvalidReplaySetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
-    by_position = _check_quota_rows((f"{source} line {rows.line_num}", row) for row in rows)
+    columns, error = ["team", "kind", "gpus"], partial(InvalidReplaySetting, "quota")
+    table = CsvTable(lines, source, columns, optional=["gpu_model"], error=error)
+    by_position = _check_quota_rows(table)
     for where, quota in by_position.items():
         if quota.team not in teams:
             raise InvalidReplaySetting("quota", f"{where}: {_unknown_team_text(quota)}")

@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import Cluster
 from scheduling.actions.energy_prices import import_prices
+from scheduling.management.text_files import open_text
 from scheduling.power.price_file import HourPrice, InvalidPrices, read_prices
 
 
@@ -39,7 +40,7 @@ class Command(BaseCommand):
 
 def _read_file(path: str) -> list[HourPrice]:
     try:
-        with open(path, newline="", encoding="utf-8") as lines:
+        with open_text(path, "prices") as lines:
             return read_prices(lines, path)
-    except (OSError, ValueError) as error:
-        raise CommandError(str(error) if isinstance(error, InvalidPrices) else f"prices: {error}") from error
+    except InvalidPrices as error:
+        raise CommandError(str(error)) from error

@@ -19,6 +19,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from scheduling.management.text_files import open_text
 from scheduling.power.node_series import InvalidSeries, NodeSeries, read_series
 from scheduling.power.sleep_rules import ReserveSettings
 from scheduling.power.sleep_study import RECENT, TREES, StudySettings, StudyUnavailable, sleep_study, step_rows
@@ -93,10 +94,10 @@ def _check_bounds(options: Mapping[str, Any]) -> None:
 
 def _read_file(path: str) -> NodeSeries:
     try:
-        with open(path, newline="", encoding="utf-8") as lines:
+        with open_text(path, "series") as lines:
             return read_series(lines, path)
-    except (OSError, ValueError) as error:
-        raise CommandError(str(error) if isinstance(error, InvalidSeries) else f"series: {error}") from error
+    except InvalidSeries as error:
+        raise CommandError(str(error)) from error
 
 
 def _study_settings(options: Mapping[str, Any]) -> StudySettings:

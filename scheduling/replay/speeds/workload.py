@@ -5,20 +5,19 @@ Every error is one sentence that names the file and the line.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from jobs.traces.csv_table import CsvTable
 
 JOB_COLUMNS = ("submit_s", "model", "gpus", "steps")
 DEADLINE = "deadline_s"  # optional: on the clock of submit_s; empty without one
 SPEED_COLUMNS = ("model", "gpu_type", "gpus", "steps_per_s")
 PAIR_COLUMNS = ("model1", "model2", "speed1", "speed2")
-MAX_ROWS = 100_000
 MAX_GPUS = 100_000
 MAX_S = 1e9
 MAX_STEPS = 1e15
-EXTRA = "\0"  # the key of values beyond the columns; no column is called so
 Row = Mapping[str, str]
 
 
@@ -67,7 +66,7 @@ class Workload:
 
 def read_jobs(lines: Iterable[str], source: str) -> tuple[SpeedJob, ...]:
     """The jobs in order of submission."""
-    jobs = [_job(row, where) for where, row in _rows(lines, source, JOB_COLUMNS)]
+    jobs = [_job(row, where) for where, row in _table(lines, source, JOB_COLUMNS, [DEADLINE])]
     if not jobs:
         raise InvalidWorkload(f"{source} contains no job.")
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
@@ -75,7 +74,7 @@ def read_jobs(lines: Iterable[str], source: str) -> tuple[SpeedJob, ...]:
 
 def read_speeds(lines: Iterable[str], source: str) -> SpeedTables:
     tables: dict[tuple[str, str], dict[int, float]] = {}
-    for where, row in _rows(lines, source, SPEED_COLUMNS):
+    for where, row in _table(lines, source, SPEED_COLUMNS):
         table = tables.setdefault((_text(row, "model", where), _text(row, "gpu_type", where)), {})
         gpus = _count(row, "gpus", where)
         if gpus in table:
@@ -87,7 +86,7 @@ def read_speeds(lines: Iterable[str], source: str) -> SpeedTables:
 def read_pairs(lines: Iterable[str], source: str) -> PairSpeeds:
     parts: dict[tuple[str, str], float] = {}
     wheres: dict[tuple[str, str], str] = {}
-    for where, row in _rows(lines, source, PAIR_COLUMNS):
+    for where, row in _table(lines, source, PAIR_COLUMNS):
         first, second = _text(row, "model1", where), _text(row, "model2", where)
         if (first, second) in parts:
             raise InvalidWorkload(f"{where}: the pair {first!r} and {second!r} is there twice.")
@@ -111,28 +110,17 @@ def check_models(jobs: Sequence[SpeedJob], speeds: SpeedTables) -> None:
             raise InvalidWorkload(f"{job.where}: {speeds.source} has no speed of the model {job.model!r}.")
 
 
-def _rows(lines: Iterable[str], source: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    """The rows, each with its file and line."""
-    rows = csv.DictReader(lines, restkey=EXTRA, restval="", strict=True)
-    try:
-        names = rows.fieldnames or ()
-        if not set(columns) <= set(names):
-            raise InvalidWorkload(f"{source} must be a CSV with the columns {','.join(columns)}.")
-        if repeated := next((name for name in names if names.count(name) > 1), None):
-            raise InvalidWorkload(f"{source} names the column {repeated} twice.")
-        for number, row in enumerate(rows):
-            if EXTRA in row:
-                raise InvalidWorkload(f"{source} line {rows.line_num}: has more values than columns.")
-            if number >= MAX_ROWS:
-                raise InvalidWorkload(f"{source} has more than {MAX_ROWS:,} rows.")
-            yield f"{source} line {rows.line_num}", row
-    except csv.Error as error:
-        raise InvalidWorkload(f"{source} line {rows.reader.line_num}: {error}.") from None
+def _table(lines: Iterable[str], source: str, columns: Sequence[str], optional: Sequence[str] = ()) -> CsvTable:
+    return CsvTable(lines, source, columns, optional=optional, error=_invalid)
+
+
+def _invalid(text: str) -> InvalidWorkload:
+    return InvalidWorkload(f"{text}.")
 
 
 def _job(row: Row, where: str) -> SpeedJob:
     submit_s = _number(row, "submit_s", where, MAX_S)
-    deadline_s = _number(row, DEADLINE, where, MAX_S) if (row.get(DEADLINE) or "").strip() else math.inf
+    deadline_s = _number(row, DEADLINE, where, MAX_S) if row[DEADLINE] else math.inf
     if deadline_s <= submit_s:
         raise InvalidWorkload(f"{where}: deadline_s {deadline_s:g} is not after submit_s {submit_s:g}.")
     return SpeedJob(
@@ -146,14 +134,14 @@ def _job(row: Row, where: str) -> SpeedJob:
 
 
 def _text(row: Row, name: str, where: str) -> str:
-    text = row[name].strip()
+    text = row[name]
     if not 0 < len(text) <= 200:
         raise InvalidWorkload(f"{where}: {name} {text[:40]!r} is not a name.")
     return text
 
 
 def _number(row: Row, name: str, where: str, most: float) -> float:
-    text = row[name].strip()
+    text = row[name]
     try:
         value = float(text)
     except ValueError:

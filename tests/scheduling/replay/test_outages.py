@@ -273,7 +273,8 @@ def test_duplicate_policies_are_removed():
         (["a,two"], "line 2: 'a' with 'two' nodes"),
         (["a,0"], "is not a virtual cluster"),
         ([",4"], "is not a virtual cluster"),
-        (["a"], "is not a virtual cluster"),
+        (["a"], "line 2: expected 2 values, found 1"),
+        (["a,²"], "is not a virtual cluster"),
         ([], "contains no virtual cluster"),
     ],
 )

@@ -227,7 +227,7 @@ def test_table_of_results_says_how_many_jobs_shared_gpus(named_jobs, profiles_fi
         (["x,40,2000"], ["--policy", "lucid"], "profiles: none of the 3 jobs of the trace has one of these names"),
         (["bert-1,40,2000"], ["--policy", "sjf"], "profiles: no policy of sjf lets jobs share GPUs"),
         (["bert-1,140,2000"], ["--policy", "lucid"], "line 2: gpu_percent '140' is not a number from 0 to 100"),
-        (["bert-1,40"], ["--policy", "lucid"], "line 2: memory_mb '' is not a number"),
+        (["bert-1,40"], ["--policy", "lucid"], "line 2: expected 3 values, found 2"),
         ([",40,2000"], ["--policy", "lucid"], "line 2: name '' is not a name"),
         (["a,4,2", "a,4,2"], ["--policy", "lucid"], "line 3: duplicate entry 'a'"),
         (["bert-1,40,2000"], ["--policy", "lucid", "--energy", "--best-effort", ""], "lucid packs jobs, which energy"),

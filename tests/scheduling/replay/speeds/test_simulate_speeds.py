@@ -198,7 +198,7 @@ def test_model_without_speeds_on_a_type_runs_on_the_other(files):
     [
         ("jobs", "a,b\n1,2\n", "jobs.csv must be a CSV with the columns submit_s,model,gpus,steps."),
         ("jobs", "submit_s,model,gpus,steps\n", "jobs.csv contains no job."),
-        ("jobs", "submit_s,model,gpus,steps\n0,net,1\n", "jobs.csv line 2: steps '' is not a number from 0 to 1e+15."),
+        ("jobs", "submit_s,model,gpus,steps\n0,net,1\n", "jobs.csv line 2: expected 4 values, found 3."),
         ("jobs", "submit_s,model,gpus,steps\n0,net,1,0\n", "jobs.csv line 2: steps must be above 0."),
         ("jobs", "submit_s,model,gpus,steps\n0,net,1.5,9\n", "jobs.csv line 2: gpus '1.5' is not a whole number."),
         ("jobs", "submit_s,model,gpus,steps\nnan,net,1,9\n", "jobs.csv line 2: submit_s 'nan' is not a number from 0"),
@@ -244,7 +244,7 @@ def test_model_without_speeds_on_a_type_runs_on_the_other(files):
             'model,gpu_type,gpus,steps_per_s\nnet,A100,1,"1\n',
             "speeds.csv line 2: unexpected end of data.",
         ),
-        ("jobs", "submit_s,model,gpus,steps\n0,net,1,9,5\n", "jobs.csv line 2: has more values than columns."),
+        ("jobs", "submit_s,model,gpus,steps\n0,net,1,9,5\n", "jobs.csv line 2: expected 4 values, found 5."),
         ("jobs", "submit_s,model,gpus,steps,gpus\n0,net,1,9,5\n", "jobs.csv names the column gpus twice."),
     ],
 )
