@@ -11,19 +11,24 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
+from django.db.models import Max
 from django.http import QueryDict
 
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
 from jobs.core.deadlines import DeadlineAction, absolute_time, refuse_impossible
+from jobs.core.gpu_shares import shards_of_milli
 from jobs.core.lifecycle import JobKind
 from jobs.core.preemption_contract import CONTRACT_FIELDS
-from jobs.core.spec import InvalidField, JobSpec, refuse_priority
+from jobs.core.spec import SHARE_FIELDS, InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole, clock
 
 DECIMAL = re.compile(r"\d{0,9}\.\d{1,9}", re.ASCII)
-NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit", "preemptions_per_day")
+NUMBER_FIELDS = (
+    *("nodes", "gpus_per_node", *SHARE_FIELDS, "cpus_per_node"),
+    *("priority", "requeue_limit", "preemptions_per_day"),
+)
 FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
 PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
@@ -77,6 +82,10 @@ class SubmitForm(forms.Form):
         placeholder="1g.10gb",
         help_text="Profile of a slice instead of GPUs. Leave GPUs per node empty then.",
     )
+    gpu_shards = number_input(
+        "GPU shards", help_text="Part of one GPU as Slurm's gres/shard. Leave GPUs per node empty then."
+    )
+    gpu_mps = number_input("MPS units", help_text="As GPU shards, on nodes with gres/mps.")
     nic_type = text_input("NIC type", help_text="Leave empty for any type.")
     image = text_input(
         "Container image",
@@ -123,7 +132,7 @@ class SubmitForm(forms.Form):
 
     BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
     GROUPS = (
-        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "mig_profile", "nic_type")),
+        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "mig_profile", *SHARE_FIELDS, "nic_type")),
         ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
         ("Deadline", ("deadline_at", "deadline_action")),
         ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
@@ -278,7 +287,10 @@ def format_pairs(values: Mapping[str, str]) -> str:
 
 def resubmission_request(job: Job, changes: Mapping[str, str]) -> dict[str, Any]:
     """A submit request for the same job with these fields changed."""
-    values: dict[str, Any] = {**resubmit_values(job, secrets=True), **changes}
+    values: dict[str, Any] = resubmit_values(job, secrets=True)
+    if "gpus_per_node" in changes:
+        values |= dict.fromkeys(SHARE_FIELDS, "")
+    values |= changes
     return submit_request({name: value if isinstance(value, bool) else str(value) for name, value in values.items()})
 
 
@@ -298,7 +310,7 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         else "",
         "mounts": ",".join(job.mounts),
         **_contract_values(job),
-        "gpus_per_node": job.requested_gpus_per_node,
+        **_gpu_values(job),
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "cpus_per_node")},
         **{
             name: getattr(job, name)
@@ -306,6 +318,16 @@ def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
         },
         **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }
+
+
+def _gpu_values(job: Job) -> dict[str, Any]:
+    """The GPUs per node, or the number of shards if the job names Slurm's resource for them."""
+    for field, gres in SHARE_FIELDS.items():
+        if job.share_gres == gres:
+            nodes = Node.objects.filter(cluster=job.cluster_id, share_gres=gres)
+            if per_gpu := nodes.aggregate(most=Max("shards_per_gpu"))["most"]:
+                return {"gpus_per_node": "", field: shards_of_milli(job.gpu_milli, per_gpu)}
+    return {"gpus_per_node": job.requested_gpus_per_node}
 
 
 def _contract_values(job: Job) -> dict[str, Any]:

@@ -168,3 +168,20 @@ def test_share_on_a_node_with_mps_is_submitted_as_mps(seren, slurm):
     assert [(sent.share_gres, sent.gpu_shards) for sent in slurm.sent] == [("mps", 60), ("mps", 40)]
     assert [held(job) for job in jobs] == [[(0, 0, 600)], [(0, 600, 400)], []]
     assert jobs[2].why == "It needs 0.3 GPUs; no node has 0.3 free on one GPU (7 GPUs free in total)."
+
+
+def test_job_with_mps_is_submitted_again_with_the_same_units(seren, slurm, client):
+    slurm.machines["seren-001"] = replace(slurm.machines["seren-001"], gpu_shards=800, share_gres="mps")
+    turn(seren, slurm)
+    root = make.user("root", is_superuser=True)
+    make.team("pretraining", root=TeamRole.RESEARCHER)
+    api_make.Caller(root).post("jobs/", {"command": "x", "kind": "evaluation", "gpu_mps": 50})
+    job = Job.objects.get()
+    client.force_login(root)
+
+    form = client.get(f"/jobs/new/?from={job}").context["form"]
+    client.post("/jobs/new/", {field.html_name: field.value() or "" for field in form})
+    client.post(f"/jobs/{job}/resubmit/", {"time_limit": "1:00:00"})
+
+    assert [(one.share_gres, one.gpu_milli) for one in Job.objects.all()] == [("mps", 500)] * 3
+    assert Job.objects.get(pk=job.pk).state == State.CANCELLED
