@@ -11,6 +11,8 @@ from pytest_django import DjangoDbBlocker
 from acmeweb.startup import freeze_loaded_modules
 from tests import schema_template
 
+pytest.register_assert_rewrite("tests.backends.contract")  # its assertions show their values, as those of test modules
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """Two a core: while one waits for a server or a process that it started, another one computes."""
