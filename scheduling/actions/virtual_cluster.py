@@ -1,5 +1,5 @@
-"""Rows of a virtual cluster: a trace's jobs as they would be on a live one. They are written in a transaction that is
-rolled back, so no other process ever sees them.
+"""Rows of a virtual cluster: a trace's jobs as they would be on a live one. They are written to temporary tables, so no
+other process ever sees them.
 
 The database's clock cannot be set, so times that it fills in are replaced by the virtual time at once.
 """

@@ -2,19 +2,18 @@
 
 Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. So is each change of
 rank. Run times are learned and trees are trained before the turn. A preempted job stops at once, and another turn
-follows. Nothing is committed: the caller's transaction is rolled back.
+follows. All rows are in temporary tables, so nothing remains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-
-from django.db import transaction
 
 from jobs.models import clock
 from jobs.traces.trace import Trace
+from scheduling.actions.temporary_tables import temporary_tables
 from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
 from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
@@ -31,12 +30,9 @@ from scheduling.replay.run import ReplaySetting
 def starts_on_virtual_cluster(trace: Trace, policy: str, setting: ReplaySetting) -> list[StartRecord]:
     """Return the starts in order. The trace is one of `as_live.trace_as_live`, and fits the nodes. Writes nothing."""
     rules = rules_factory(policy, setting.policy_settings)()
-    with transaction.atomic():
+    with temporary_tables() as commit:
         virtual = VirtualCluster(trace, policy, setting, borrows=rules.claims, all_agree=rules.preempts)
-        drive = _Drive(trace, virtual, policy, setting)
-        starts = list(drive.run())
-        transaction.set_rollback(True)
-    return starts
+        return list(_Drive(trace, virtual, policy, setting).run(commit))
 
 
 class _Drive:
@@ -58,7 +54,7 @@ class _Drive:
         self._sequence = 0
         self._real_now_s = clock.now().timestamp()
 
-    def run(self) -> Iterator[StartRecord]:
+    def run(self, commit: Callable[[], None]) -> Iterator[StartRecord]:
         while self._ends or self._next_row < len(self._submit_s):
             now = self._next_time()
             if now >= self._real_now_s:
@@ -69,6 +65,7 @@ class _Drive:
                 train_trees_once(self._virtual.cluster, virtual_datetime(now), self._min_training_jobs)
             yield from self._turns(now)
             self._rank_change_s = self._next_rank_change(now)
+            commit()
 
     def _next_time(self) -> float:
         times = [self._ends[0][0]] if self._ends else []

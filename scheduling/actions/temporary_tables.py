@@ -1,0 +1,60 @@
+"""Empty temporary tables in place of the real ones, for this connection only.
+
+What a virtual cluster writes is invisible to other processes, and the server drops it when the connection ends, also
+after a kill. Its rows can be committed: in a long transaction that is rolled back, the database cannot remove old
+versions of rows, so each query is slower than the one before. Temporary tables do not wait for the disk either. Hooks on
+commit do not run, because these rows do not concern other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.apps import apps
+from django.db import connection, transaction
+
+# The triggers of the tables, with the names of the temporary ones. Those of foreign keys are internal
+SELECT_TRIGGERS = """
+SELECT replace(pg_get_triggerdef(oid), ' ON public.', ' ON pg_temp.') FROM pg_trigger
+WHERE NOT tgisinternal AND tgrelid = %s::regclass
+"""
+
+
+@contextmanager
+def temporary_tables() -> Iterator[Callable[[], None]]:
+    """Replace all tables. Yields a function that commits what was written so far. Within a transaction of the caller,
+    the tables are the real ones, nothing is committed, and everything is rolled back."""
+    if connection.in_atomic_block:
+        with transaction.atomic():
+            yield _commit_nothing
+            transaction.set_rollback(True)
+        return
+    try:
+        with transaction.atomic():
+            _create_tables()
+            yield _commit
+            transaction.set_rollback(True)
+    finally:
+        connection.close()  # drops the tables
+
+
+def _create_tables() -> None:
+    tables = [model._meta.db_table for model in apps.get_models(include_auto_created=True) if model._meta.managed]
+    with connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f'CREATE TEMPORARY TABLE "{table}" (LIKE public."{table}" INCLUDING ALL)')
+        for table in tables:
+            cursor.execute(SELECT_TRIGGERS, [f'public."{table}"'])
+            for (definition,) in cursor.fetchall():
+                cursor.execute(definition)
+
+
+def _commit() -> None:
+    """Commit without Django, which would end the block and run the hooks."""
+    connection.connection.commit()
+    connection.run_on_commit.clear()
+
+
+def _commit_nothing() -> None:
+    """The transaction is not ours."""
