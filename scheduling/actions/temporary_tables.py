@@ -1,9 +1,9 @@
 """Empty temporary tables in place of the real ones, for this connection only.
 
-What a virtual cluster writes is invisible to other processes, and the server drops it when the connection ends, also
-after a kill. Its rows can be committed: in a long transaction that is rolled back, the database cannot remove old
-versions of rows, so each query is slower than the one before. Temporary tables do not wait for the disk either. Hooks on
-commit do not run, because these rows do not concern other processes.
+What a virtual cluster writes is invisible to other processes, and after a kill the server drops it with the connection.
+Its rows can be committed: in a long transaction that is rolled back, the database cannot remove old versions of rows,
+so each query is slower than the one before. Temporary tables also need not wait for the disk. Hooks on commit do not
+run, because these rows do not concern other processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from django.apps import apps
 from django.db import connection, transaction
 
 # The triggers of the tables, with the names of the temporary ones. Those of foreign keys are internal
@@ -36,11 +35,13 @@ def temporary_tables() -> Iterator[Callable[[], None]]:
             yield _commit
             transaction.set_rollback(True)
     finally:
-        connection.close()  # drops the tables
+        if connection.is_usable():  # otherwise the server has dropped them
+            with connection.cursor() as cursor:
+                cursor.execute("DISCARD TEMPORARY")
 
 
 def _create_tables() -> None:
-    tables = [model._meta.db_table for model in apps.get_models(include_auto_created=True) if model._meta.managed]
+    tables = connection.introspection.django_table_names(include_views=False)
     with connection.cursor() as cursor:
         for table in tables:
             cursor.execute(f'CREATE TEMPORARY TABLE "{table}" (LIKE public."{table}" INCLUDING ALL)')

@@ -7,13 +7,15 @@ import json
 import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import DatabaseError, IntegrityError, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
-from jobs.models import Cluster, Job
+from jobs.models import Cluster, Event, Job
 from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
+from scheduling.actions.temporary_tables import temporary_tables
 from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.gpu_speeds import SpeedEntry
@@ -24,6 +26,7 @@ from scheduling.replay.as_live import starts_sha256, trace_as_live
 from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
+from tests import make
 
 SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=("evaluation",))
 POLICIES = [
@@ -68,6 +71,33 @@ def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy,
     assert live == replayed
     assert {start.row for start in live} == set(range(len(jobs)))
     assert starts_sha256(live) == starts_sha256(replayed)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("policy", ["acme", "tiresias"])
+def test_doors_agree_in_temporary_tables_of_which_nothing_remains(policy, django_user_model):
+    make.cluster("seren")
+    trace = crowded_trace(3)
+
+    live, replayed = both_doors(trace, policy, SETTING)
+
+    assert live == replayed and len(live) >= len(trace)
+    assert (Cluster.objects.get().name, Job.objects.count()) == ("seren", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_temporary_tables_have_the_constraints_and_triggers_of_the_real_ones():
+    heard = []
+    with temporary_tables() as commit:
+        row = make.job(cluster=make.cluster("kalos"))
+        transaction.on_commit(lambda: heard.append("committed"))
+        commit()
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Job.objects.filter(pk=row.pk).update(nodes=-1)
+        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+            Event.objects.update(why="changed")
+
+    assert (heard, Cluster.objects.count()) == ([], 0)
 
 
 RANKING_POLICIES = [policy for policy in LIVE_POLICIES if POLICY_RULES[policy].preempts]
