@@ -147,8 +147,8 @@ class Command(BaseCommand):
             "--door",
             choices=tuple(DOORS),
             help="compare live decisions with a replay; both reports contain starts_sha256 over job, time and nodes."
-            " live: decide through the database rows, snapshots and turns of a live cluster, in virtual time, and roll"
-            " back. replay: decide with the same knowledge in the replay",
+            " live: decide through the database rows, snapshots and turns of a live cluster, in virtual time; nothing"
+            " is stored. replay: decide with the same knowledge in the replay",
         )
         add("--jobs", type=int, help="acme: number of synthetic jobs")
         add("--seed", type=int, default=0, help="seed of the jobs, the faults and the noise")
