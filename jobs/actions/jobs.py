@@ -167,8 +167,9 @@ def finish(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
     """Close the attempt, release its GPUs, and move the job to the state that follows from this end."""
     attempt = _lock_attempt(attempt)
     job = attempt.job
+    requested = effective_stop(attempt, ended)
     # A job that completed before the stop arrived stays completed
-    if attempt.stop_state == State.FAILED and ended.state != State.COMPLETED:
+    if requested == State.FAILED and ended.state != State.COMPLETED:
         ended = replace(
             ended, state=State.FAILED, reason=attempt.stop_reason
         )  # the cluster only knows that Acme ended it
@@ -176,16 +177,14 @@ def finish(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> None:
         close_attempt(attempt, ended, attempt_end.JobTransition(state=ended.state, why=ended.sentence), author=author)
         return
     # A preemption consumes no requeue, so it is possible even if platform failures have used up the limit
-    requeues_used = 0 if attempt.stop_state == State.PREEMPTED else job.requeues
-    transition = attempt_end.transition_after_end(
-        ended, requested=attempt.stop_state, budget=job.requeue_limit - requeues_used
-    )
+    requeues_used = 0 if requested == State.PREEMPTED else job.requeues
+    transition = attempt_end.transition_after_end(ended, requested=requested, budget=job.requeue_limit - requeues_used)
     # A platform failure would be requeued, unless the same failure repeats without progress
     if transition.spends_budget and (why := crash_loop_reason(attempt_history(attempt, ended))):
         transition = attempt_end.transition_to_hold(why)
     # Recovery only acts in mode drive, and never on an end that a user or the scheduler requested
     may_recover = (
-        attempt.stop_state in ("", State.FAILED)
+        requested in ("", State.FAILED)
         and job.cluster.mode == ClusterMode.DRIVE
         and recovery_eligibility(job).is_recoverable(ended)
     )
@@ -213,6 +212,17 @@ def finish_missing(
     if started_at:
         confirm_start(attempt, started_at=started_at, author=author)
     finish(attempt, ended, author=author)
+
+
+def effective_stop(attempt: Attempt, ended: AttemptEnd) -> str:
+    """Return the state that a stop requested, "" if there was none or the attempt had ended before its reason."""
+    job, started = attempt.job, attempt.confirmed_at
+    reasons: dict[str, datetime | None] = {
+        State.TIMEOUT: started + job.time_limit if started and job.time_limit else None,
+        State.DEADLINE: job.deadline_at,
+    }
+    is_late = attempt_end.ended_before_stop(ended, reasons.get(attempt.stop_state))
+    return "" if is_late else attempt.stop_state
 
 
 def recovery_eligibility(job: Job) -> attempt_end.RecoveryEligibility:

@@ -64,8 +64,9 @@ def record_late_end(attempt: Attempt, ended: AttemptEnd, *, author: Author) -> N
     # The clock of the cluster may be ahead of ours
     ended = replace(ended, at=min(ended.at, clock.now()))
     # As in `finish`: a preemption consumes no requeue
-    budget = job.requeue_limit - (0 if attempt.stop_state == State.PREEMPTED else job.requeues)
-    transition = attempt_end.transition_after_end(ended, requested=attempt.stop_state, budget=budget)
+    requested = job_actions.effective_stop(attempt, ended)
+    budget = job.requeue_limit - (0 if requested == State.PREEMPTED else job.requeues)
+    transition = attempt_end.transition_after_end(ended, requested=requested, budget=budget)
     _set_attempt_end(attempt, ended)
     if transition.state in FINAL_STATES:
         _end_job(job, attempt, transition.state, transition.why, ended, author=author)

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.actions import jobs as job_actions
+from jobs.core.deadlines import DeadlineAction
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, ClusterCommand, Event, Job, clock
 from scheduling.engine.policies import LIVE_POLICIES
@@ -42,6 +43,22 @@ def test_attempt_over_its_limit_is_ended_if_the_cluster_does_not(cluster, slurm)
 
     assert Job.objects.get().state == State.TIMEOUT
     assert Event.objects.get(type="job.limit_requested").why == "The job reached its time limit of 00:01:00."
+
+
+@pytest.mark.parametrize("stopped", ["its time limit", "its deadline"])
+def test_job_that_had_failed_before_it_was_stopped_is_failed(cluster, slurm, stopped):
+    """The cluster reports the end late, for example because it was unreachable."""
+    attempt = on_cluster(slurm, time_limit="1:00")
+    if stopped == "its deadline":
+        passed = clock.now() - timedelta(minutes=1)
+        Job.objects.update(time_limit=None, deadline_at=passed, deadline_action=DeadlineAction.CANCEL)
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 1
+    slurm.end(attempt.key, State.FAILED, attempt.confirmed_at + timedelta(seconds=30), exit_code=1)
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    job = Job.objects.get()
+    assert (job.state, job.why) == (State.FAILED, "Its command ended with exit code 1.")
 
 
 def test_cluster_gets_time_to_enforce_the_limit_itself(cluster, slurm):
