@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 from acmeweb.startup import freeze_loaded_modules
 from tests import schema_template
 
-pytest.register_assert_rewrite("tests.backends.contract")  # its assertions show their values, as those of test modules
+pytest.register_assert_rewrite("tests.backends.contract")  # so that failed assertions show their values
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -112,7 +112,13 @@ def _python_path() -> list[str]:
 
 
 def _run_python(*words: str) -> None:
-    environment = {**os.environ, "ACME_COMPILED": "0", "PYTHONPATH": os.pathsep.join((str(ROOT), *_python_path()))}
+    # Its own cache: mypy may check the sources at the same time
+    environment = {
+        **os.environ,
+        "ACME_COMPILED": "0",
+        "MYPY_CACHE_DIR": str(BUILDS.with_name(f"{BUILDS.name}-mypy")),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), *_python_path())),
+    }
     done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         output = (done.stdout + done.stderr).strip().splitlines() or ["no output"]

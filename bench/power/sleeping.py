@@ -29,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("series")
     path = parser.parse_args().series
-    with open(path, newline="") as lines:
+    with open(path, newline="", encoding="utf-8-sig") as lines:
         series = read_series(lines, path)
     print(f"{len(series):,} steps of {len(series.days)} days; {machine()}")
     reached = [print_study(series, boot) for boot in (0, 1)]

@@ -128,7 +128,7 @@ def changed_job_form(request: HttpRequest, number: int, decision: int) -> HttpRe
     if row.attempt is None or not row.change:
         raise Http404("This decision does not change the request of the job.")
     job = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), pk=row.attempt.job_id)
-    initial = job_forms.resubmit_values(job, secrets=job.user_id == request.user.pk)
+    initial = job_forms.resubmit_values(job, {}, secrets=job.user_id == request.user.pk)
     try:
         initial |= _changed_initial(row, job, initial, request)
     except RequestChangedMeanwhile as conflict:

@@ -74,7 +74,7 @@ def _initial_values(request: HttpRequest) -> dict[str, Any]:
     own = row.user_id == request.user.pk
     if not own and _has_secrets(row):
         messages.info(request, "Secret values were left out because only the owner can see them. Enter your own.")
-    return job_forms.resubmit_values(row, secrets=own) | changes
+    return job_forms.resubmit_values(row, changes, secrets=own)
 
 
 def _has_secrets(row: Job) -> bool:

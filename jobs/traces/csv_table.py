@@ -1,7 +1,7 @@
 """Reads CSV tables that operators write, such as quotas, prices or speeds. Pure: the caller opens the file.
 
-Columns may have any order, and spaces around values are ignored. Every error is one sentence that names the file and
-the line.
+Columns may have any order, and spaces around values are ignored. Every error is one sentence that names the file, and
+the line if there is one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 class TableRow(NamedTuple):
     where: str  # file and line
-    cells: Mapping[str, str]  # by column; "" for optional columns that the table lacks
+    cells: Mapping[str, str]  # by column; "" for optional columns that the table or the row lacks
 
 
 class CsvTable:
-    """The rows below a header. `error` makes the exception from a sentence without a full stop."""
+    """The rows below a header, to be read once. `error` makes the exception from a sentence without a full stop."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class CsvTable:
     ) -> None:
         self._reader = csv.reader(lines, strict=True)
         self._source, self._max_rows, self._error = source, max_rows, error
-        self._names = [*columns, *optional]
+        self._names, self._required = [*columns, *optional], columns
         self.header = [cell.strip().lower() for cell in next(self._lines(), [])]
         if not set(columns) <= set(self.header):
             raise error(f"{source} must be a CSV with the {'columns' if columns[1:] else 'column'} {','.join(columns)}")
@@ -45,9 +45,10 @@ class CsvTable:
             where = f"{self._source} line {self._reader.line_num}"
             if number >= self._max_rows:
                 raise self._error(f"{self._source} has more than {self._max_rows:,} rows")
-            if len(cells) != len(self.header):
+            if len(cells) > len(self.header) or any(at[name] >= len(cells) for name in self._required):
                 raise self._error(f"{where}: expected {len(self.header)} values, found {len(cells)}")
-            yield TableRow(where, {name: cells[index].strip() for name, index in at.items()} | absent)
+            row = {name: cells[index].strip() if index < len(cells) else "" for name, index in at.items()}
+            yield TableRow(where, row | absent)
 
     def _lines(self) -> Iterator[list[str]]:
         while True:

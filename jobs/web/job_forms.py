@@ -29,6 +29,7 @@ NUMBER_FIELDS = (
     *("nodes", "gpus_per_node", *SHARE_FIELDS, "cpus_per_node"),
     *("priority", "requeue_limit", "preemptions_per_day"),
 )
+GPU_FIELDS = frozenset({"gpus_per_node", "mig_profile", *SHARE_FIELDS})  # a job states one of them
 FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
 PAIRS_FIELDS = ("environment", "labels")
 # All other fields are text that is passed to the parser unchanged.
@@ -287,15 +288,20 @@ def format_pairs(values: Mapping[str, str]) -> str:
 
 def resubmission_request(job: Job, changes: Mapping[str, str]) -> dict[str, Any]:
     """A submit request for the same job with these fields changed."""
-    values: dict[str, Any] = resubmit_values(job, secrets=True)
-    if "gpus_per_node" in changes:
-        values |= dict.fromkeys(SHARE_FIELDS, "")
-    values |= changes
+    values = resubmit_values(job, changes, secrets=True)
     return submit_request({name: value if isinstance(value, bool) else str(value) for name, value in values.items()})
 
 
-def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
-    """Initial form values to submit the same job again. `secrets` must be True only for the job's owner."""
+def resubmit_values(job: Job, changes: Mapping[str, Any], *, secrets: bool) -> dict[str, Any]:
+    """Initial form values to submit the same job again, with these changes. `secrets` must be True only for the job's
+    owner."""
+    values = _values_of(job, secrets=secrets)
+    if not GPU_FIELDS.isdisjoint(changes):
+        values |= dict.fromkeys(GPU_FIELDS, "")  # a job has GPUs or one part of one
+    return values | dict(changes)
+
+
+def _values_of(job: Job, *, secrets: bool) -> dict[str, Any]:
     return {
         "team": job.team_id,
         "cluster": job.cluster_id,
@@ -325,8 +331,8 @@ def _gpu_values(job: Job) -> dict[str, Any]:
     for field, gres in SHARE_FIELDS.items():
         if job.share_gres == gres:
             nodes = Node.objects.filter(cluster=job.cluster_id, share_gres=gres)
-            if per_gpu := nodes.aggregate(most=Max("shards_per_gpu"))["most"]:
-                return {"gpus_per_node": "", field: shards_of_milli(job.gpu_milli, per_gpu)}
+            per_gpu = nodes.aggregate(most=Max("shards_per_gpu"))["most"] or 1  # without nodes, the parser refuses it
+            return {"gpus_per_node": "", field: shards_of_milli(job.gpu_milli, per_gpu)}
     return {"gpus_per_node": job.requested_gpus_per_node}
 
 

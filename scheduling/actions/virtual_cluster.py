@@ -1,5 +1,5 @@
-"""Rows of a virtual cluster: a trace's jobs as they would be on a live one. They are written to temporary tables, so no
-other process ever sees them.
+"""Rows of a virtual cluster: a trace's jobs as they would be on a live one. They are written to temporary tables or
+rolled back, so no other process ever sees them.
 
 The database's clock cannot be set, so times that it fills in are replaced by the virtual time at once.
 """
@@ -66,7 +66,7 @@ class VirtualCluster:
         """`borrows`: whether jobs of the best-effort kinds are preemptible; `all_agree`: whether all jobs are."""
         self._all_agree = all_agree
         self._trace, self._borrows, self._setting = trace, borrows, setting
-        # Unique names: with equal ones, a second run would wait for the transaction of the first
+        # Unique names: with equal ones, a run in a transaction would wait for that of another run
         self._name = f"virtual-{secrets.token_hex(3)}"
         self.cluster = Cluster.objects.create(
             name=self._name,

@@ -77,12 +77,12 @@ class MeasuredSpeed:
 class GpuSpeeds:
     """What is known of the speeds of one cluster."""
 
-    given: tuple[SpeedEntry, ...] = ()
+    table: tuple[SpeedEntry, ...] = ()
     measured: Mapping[SpeedScope, Mapping[str, MeasuredSpeed]] = field(default_factory=dict)
 
     def of(self, scope: SpeedScope, models: Iterable[str] = ()) -> JobSpeeds:
         """The speeds of the first pattern or other source that has all of these models; else of the first with any."""
-        known = [*self._given(scope.title), *self._measured(scope)]
+        known = [*self._from_table(scope.title), *self._measured(scope)]
         wanted = set(models)
         complete = (speeds for speeds in known if wanted <= set(speeds.by_model))
         return next(complete, known[0] if known else UNKNOWN_SPEEDS)
@@ -94,10 +94,10 @@ class GpuSpeeds:
         models = gpu_models(requested)
         return self.of(scope, models).slowdowns(models)
 
-    def _given(self, title: str) -> list[JobSpeeds]:
+    def _from_table(self, title: str) -> list[JobSpeeds]:
         """Those of each pattern that matches, the most specific one first."""
         by_pattern: dict[str, dict[str, float]] = {}
-        for row in self.given:
+        for row in self.table:
             if row.pattern in by_pattern or fnmatchcase(title, row.pattern):
                 by_pattern.setdefault(row.pattern, {})[row.gpu_model] = row.speed
         ordered = sorted(by_pattern, key=_generality)

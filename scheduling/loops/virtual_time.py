@@ -2,7 +2,7 @@
 
 Each event of the trace is followed by one turn, as in a replay: ends first, then submissions. So is each change of
 rank. Run times are learned and trees are trained before the turn. A preempted job stops at once, and another turn
-follows. All rows are in temporary tables, so nothing remains.
+follows. All rows are in temporary tables or, within a transaction of the caller, rolled back, so nothing remains.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -21,5 +20,3 @@ def open_text(path: str, option: str = "") -> Iterator[TextIO]:
         raise CommandError(f"{name}: {error.strerror}.") from error
     except UnicodeError as error:
         raise CommandError(f"{name} is not a text file in UTF-8.") from error
-    except csv.Error as error:
-        raise CommandError(f"{name}: {error}.") from error

@@ -31,8 +31,8 @@ def speed_scope(job: WaitingJob) -> SpeedScope:
 
 
 def known_speeds(cluster: Cluster, scopes: Collection[SpeedScope]) -> GpuSpeeds:
-    """Return the given speeds of the cluster, and the measured ones of these jobs."""
-    return GpuSpeeds(given=speed_table(cluster), measured=measured.of(cluster, scopes))
+    """Return the speed table of the cluster, and the measured speeds of these jobs."""
+    return GpuSpeeds(table=speed_table(cluster), measured=measured.of(cluster, scopes))
 
 
 def speed_table(cluster: Cluster) -> tuple[SpeedEntry, ...]:

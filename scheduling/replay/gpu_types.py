@@ -46,7 +46,7 @@ class ReplayGpuTypes:
 
     def slowdowns(self, name: str) -> tuple[float, ...]:
         """Those of jobs with this name."""
-        return GpuSpeeds(given=self.speeds).slowdowns(SpeedScope("", name[:MAX_JOB_NAME], 0), self.requested)
+        return GpuSpeeds(table=self.speeds).slowdowns(SpeedScope("", name[:MAX_JOB_NAME], 0), self.requested)
 
     def codes(self, names: EncodedColumn) -> list[int]:
         """A number per word of the column, equal for words with equal slowdowns."""

@@ -170,12 +170,13 @@ def test_share_on_a_node_with_mps_is_submitted_as_mps(seren, slurm):
     assert jobs[2].why == "It needs 0.3 GPUs; no node has 0.3 free on one GPU (7 GPUs free in total)."
 
 
-def test_job_with_mps_is_submitted_again_with_the_same_units(seren, slurm, client):
+@pytest.mark.parametrize(("field", "gres", "units"), [("gpu_mps", "mps", 50), ("gpu_shards", "shard", 4)])
+def test_part_of_a_gpu_is_submitted_again_with_the_same_units(seren, slurm, client, field, gres, units):
     slurm.machines["seren-001"] = replace(slurm.machines["seren-001"], gpu_shards=800, share_gres="mps")
     turn(seren, slurm)
     root = make.user("root", is_superuser=True)
     make.team("pretraining", root=TeamRole.RESEARCHER)
-    api_make.Caller(root).post("jobs/", {"command": "x", "kind": "evaluation", "gpu_mps": 50})
+    api_make.Caller(root).post("jobs/", {"command": "x", "kind": "evaluation", field: units})
     job = Job.objects.get()
     client.force_login(root)
 
@@ -183,5 +184,11 @@ def test_job_with_mps_is_submitted_again_with_the_same_units(seren, slurm, clien
     client.post("/jobs/new/", {field.html_name: field.value() or "" for field in form})
     client.post(f"/jobs/{job}/resubmit/", {"time_limit": "1:00:00"})
 
-    assert [(one.share_gres, one.gpu_milli) for one in Job.objects.all()] == [("mps", 500)] * 3
+    assert [(one.share_gres, one.gpu_milli) for one in Job.objects.all()] == [(gres, 500)] * 3
     assert Job.objects.get(pk=job.pk).state == State.CANCELLED
+
+    changed = client.get(f"/jobs/new/?from={job}&gpus_per_node=1").context["form"]
+    Node.objects.update(shards_per_gpu=0)
+    without = client.get(f"/jobs/new/?from={job}").context["form"]
+    assert (changed["gpus_per_node"].value(), changed[field].value()) == ("1", "")
+    assert (without["gpus_per_node"].value(), without[field].value()) == ("", 1)

@@ -73,7 +73,8 @@ class RealHazards:
 
 
 def with_a_limited_job(site: Site, kubeconfig: Path, template: dict) -> Site:
-    """Its pod tolerates a silent node for the usual five minutes: a busy machine delays the reports of all nodes."""
+    """Add a job whose pods tolerate a silent node for the usual five minutes: a busy machine delays the reports of all
+    nodes."""
     limited = site.work(seconds=600, nodes=(site.nodes[2],), time_limit=timedelta(minutes=1))
     with closing(open_kubernetes(kubeconfig, template=template)) as backend:
         backend.submit(limited)

@@ -32,10 +32,10 @@ def measured(**speeds):
     [
         (GpuSpeeds(), SpeedSource.UNKNOWN, ()),
         (GpuSpeeds(measured=measured(h100=3, a100=1.5)), SpeedSource.MEASURED, (1.0, 2.0)),
-        (GpuSpeeds(given=given(h100=3, a100=1), measured=measured(h100=3, a100=1.5)), SpeedSource.GIVEN, (1.0, 3.0)),
-        (GpuSpeeds(given=given(h100=3), measured=measured(h100=3, a100=1.5)), SpeedSource.MEASURED, (1.0, 2.0)),
-        (GpuSpeeds(given=given(h100=3), measured=measured(a100=1.5)), SpeedSource.GIVEN, ()),
-        (GpuSpeeds(given=given("other*", h100=3, a100=1)), SpeedSource.UNKNOWN, ()),
+        (GpuSpeeds(table=given(h100=3, a100=1), measured=measured(h100=3, a100=1.5)), SpeedSource.GIVEN, (1.0, 3.0)),
+        (GpuSpeeds(table=given(h100=3), measured=measured(h100=3, a100=1.5)), SpeedSource.MEASURED, (1.0, 2.0)),
+        (GpuSpeeds(table=given(h100=3), measured=measured(a100=1.5)), SpeedSource.GIVEN, ()),
+        (GpuSpeeds(table=given("other*", h100=3, a100=1)), SpeedSource.UNKNOWN, ()),
     ],
     ids=["none", "measured", "given-first", "incomplete-given", "never-mixed", "other-name"],
 )
@@ -56,12 +56,12 @@ def test_first_source_that_has_all_models_counts(speeds, source, slowdowns):
 def test_most_specific_pattern_counts(patterns, best):
     rows = tuple(row for pattern in patterns for row in given(pattern, h100=2, a100=1))
 
-    assert GpuSpeeds(given=rows).of(SCOPE).pattern == best
+    assert GpuSpeeds(table=rows).of(SCOPE).pattern == best
 
 
 def test_pattern_without_all_models_leaves_the_choice_to_a_more_general_one():
     rows = given("llama-7b", h100=9), given("llama-*", h100=3, a100=1), given("*", h100=5, a100=1)
-    speeds = GpuSpeeds(given=sum(rows, ()), measured=measured(h100=2, a100=1))
+    speeds = GpuSpeeds(table=sum(rows, ()), measured=measured(h100=2, a100=1))
 
     assert speeds.of(SCOPE, ("h100", "a100")).pattern == "llama-*"
     assert speeds.slowdowns(SCOPE, "h100|a100") == (1.0, 3.0)
@@ -69,8 +69,8 @@ def test_pattern_without_all_models_leaves_the_choice_to_a_more_general_one():
 
 
 def test_speed_on_a_slower_first_model_shortens_the_run():
-    assert GpuSpeeds(given=given(h100=3, a100=1)).slowdowns(SCOPE, "a100|h100") == (1.0, 0.333)
-    assert GpuSpeeds(given=given(h100=3, a100=1)).slowdowns(SCOPE, "a100") == ()
+    assert GpuSpeeds(table=given(h100=3, a100=1)).slowdowns(SCOPE, "a100|h100") == (1.0, 0.333)
+    assert GpuSpeeds(table=given(h100=3, a100=1)).slowdowns(SCOPE, "a100") == ()
 
 
 def request(model="h100|a100", **fields):
@@ -93,7 +93,7 @@ def snapshot(*jobs, free_a100=8, ends_in_h=1.0, run_h=10.0, slowdown=2.0, **fiel
         waiting=jobs,
         running=(running(901, 1),),
         history=history,
-        speeds=GpuSpeeds(given=given(h100=slowdown, a100=1)) if slowdown else None,
+        speeds=GpuSpeeds(table=given(h100=slowdown, a100=1)) if slowdown else None,
         **fields,
     )
 

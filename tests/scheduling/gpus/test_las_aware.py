@@ -11,7 +11,7 @@ from tests.scheduling.gpus.test_gpu_speeds import GpuSpeeds, SpeedEntry, job, ru
 
 RATES = {"wins": (4, 1), "equal": (1.1, 1)}
 SPEEDS = GpuSpeeds(
-    given=tuple(
+    table=tuple(
         SpeedEntry(pattern=pattern, gpu_model=model, speed=speed)
         for pattern, speeds in RATES.items()
         for model, speed in zip(("h100", "a100"), speeds, strict=True)

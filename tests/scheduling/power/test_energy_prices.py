@@ -40,7 +40,7 @@ def test_prices_are_stored_by_hour_and_replaced_by_the_next_file(db, tmp_path):
     [
         ([], "p.csv must be a CSV with the column time."),
         (["time,cost"], "p.csv has neither a column price nor a column co2_g."),
-        (["time,price", "0"], "p.csv line 2: expected 2 values, found 1."),
+        (["time,price", "0,1,2"], "p.csv line 2: expected 2 values, found 3."),
         (["time,price", "0,1", "0,2"], "p.csv line 3: the hour 1970-01-01 00:00 occurs twice."),
         (["time,price", "1800,1"], "p.csv line 2: time '1800' is not the start of an hour."),
         (["time,price", "soon,1"], "p.csv line 2: time 'soon' is neither a date and time nor seconds since 1970."),
