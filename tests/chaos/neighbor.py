@@ -36,6 +36,12 @@ def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
         caller.ask("jobs/actions/", {"action": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
 
 
+def all_clusters_have_nodes(instance: Instance) -> bool:
+    """Whether Acme accepts jobs for each cluster: it refuses them until the cluster has reported a node."""
+    empty = "SELECT 1 FROM jobs_cluster c WHERE NOT EXISTS (SELECT FROM jobs_node n WHERE n.cluster_id = c.id)"
+    return instance.sql(empty).rowcount == 0
+
+
 class Neighbor:
     def __init__(self, clusters: Sequence[StormCluster], var: Path, seed: int) -> None:
         self.clusters, self.seed = clusters, seed
@@ -53,6 +59,7 @@ class Neighbor:
         until(lambda: over.is_set() or not self.instance.sql(UNENDED).fetchone(), what="jobs of the demo do not end")
         for cluster in self.clusters:
             cluster.join(self.instance, caller, over, direct=True)
+        until(lambda: over.is_set() or all_clusters_have_nodes(self.instance), what="every cluster has reported nodes")
         self.submitter = Submitter(
             caller,
             self.record,

@@ -40,7 +40,7 @@ from tests.chaos.clusters.kubernetes import KubernetesCluster
 from tests.chaos.clusters.slurm import SlurmCluster
 from tests.chaos.disks import Disk, NoMount, make_mounts_private
 from tests.chaos.effects import Effect
-from tests.chaos.neighbor import Neighbor, clear
+from tests.chaos.neighbor import Neighbor, all_clusters_have_nodes, clear
 from tests.chaos.people import Caller, People
 from tests.chaos.record import Record
 from tests.chaos.site import WORKERS, Fault, Second, Site
@@ -226,8 +226,7 @@ class Storm:
         clear(self.caller, self.instance, self.over)
         for cluster in self.clusters:
             cluster.join(self.instance, self.caller, self.over, direct=False)
-        # Acme refuses jobs for a cluster that has never reported a node
-        until(self._all_clusters_have_nodes, what="every cluster has reported nodes")
+        until(lambda: all_clusters_have_nodes(self.instance), what="every cluster has reported nodes")
         self.instance.sql("UPDATE jobs_cluster SET policy = %s", [self.settings.policy])
         if self.settings.trainings:
             modes = self.caller.ask("recovery/modes/", {"mode": "act"}, key="act", over=self.over)
@@ -236,10 +235,6 @@ class Storm:
         self.instance.sql("SELECT pg_reload_conf()")
         if not self.settings.quick and not self.no_mounts:
             self._limit_disks()
-
-    def _all_clusters_have_nodes(self) -> bool:
-        empty = "SELECT 1 FROM jobs_cluster c WHERE NOT EXISTS (SELECT FROM jobs_node n WHERE n.cluster_id = c.id)"
-        return self.instance.sql(empty).rowcount == 0
 
     def _limit_disks(self) -> None:
         place = self.instance.place
