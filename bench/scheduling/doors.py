@@ -5,8 +5,8 @@ Drives a trace through both doors of `manage.py simulate`, for every policy that
 snapshots and turns of a live cluster in virtual time, and through the replay. Prints the hash over job, time and nodes
 of all starts of both, and the seconds that each took. Exits with status 1 if they differ, after the first difference.
 TRACE is the Philly week of bench/simulator.py, or any other; `acme:seren` draws jobs with users and teams, which the
-week lacks. The live door writes rows and decides after every event, so a job takes some 150 ms, of which 100 ms are
-CPU time of this process; `--days` shortens the trace.
+week lacks. The live door writes rows and decides after every event, so a job takes some 0.2 s, half of it CPU time of
+this process; `--days` shortens the trace.
 """
 
 from __future__ import annotations

@@ -215,14 +215,15 @@ def finish_missing(
 
 
 def effective_stop(attempt: Attempt, ended: AttemptEnd) -> str:
-    """Return the state that a stop requested, "" if there was none or the attempt had ended before its reason."""
+    """Return the state that a stop requested, "" if there was none, or the attempt had ended before the time limit
+    or deadline for which it was stopped."""
     job, started = attempt.job, attempt.confirmed_at
     reasons: dict[str, datetime | None] = {
         State.TIMEOUT: started + job.time_limit if started and job.time_limit else None,
         State.DEADLINE: job.deadline_at,
     }
-    is_late = attempt_end.ended_before_stop(ended, reasons.get(attempt.stop_state))
-    return "" if is_late else attempt.stop_state
+    has_ended_itself = attempt_end.has_ended_before(ended, reasons.get(attempt.stop_state))
+    return "" if has_ended_itself else attempt.stop_state
 
 
 def recovery_eligibility(job: Job) -> attempt_end.RecoveryEligibility:

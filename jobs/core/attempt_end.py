@@ -52,9 +52,9 @@ class AttemptEnd:
         return END_SENTENCES.get(self.state, job_sentence)
 
 
-def ended_before_stop(ended: AttemptEnd, stop_at: datetime | None) -> bool:
-    """Whether the attempt ended by itself before a time limit or deadline for which it was stopped later, because its
-    cluster had not reported the end. The end of an attempt that was stopped is CANCELLED."""
+def has_ended_before(ended: AttemptEnd, stop_at: datetime | None) -> bool:
+    """Return whether the attempt ended by itself before this time limit or deadline. If its cluster reported the end
+    late, Acme has stopped it for the limit nevertheless. The end of an attempt that was stopped is CANCELLED."""
     return stop_at is not None and ended.at < stop_at and ended.state not in (State.CANCELLED, State.UNKNOWN)
 
 

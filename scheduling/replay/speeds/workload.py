@@ -1,6 +1,6 @@
 """Jobs, their speeds and the speeds of pairs, read from CSV files. Pure.
 
-Every error is one sentence that names the file and the line.
+Every error is one sentence that names the file, and the line if there is one.
 """
 
 from __future__ import annotations
