@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -120,6 +120,7 @@ class Evidence:
     effects: Sequence[Effect] = ()
     ended_attempts: Sequence[EndedAttempt] = ()
     holdings: Sequence[Holding] = ()
+    counted_nodes: Mapping[str, int] = field(default_factory=dict)  # see `promised_beyond_capacity`
     node_events: Sequence[NodeEvent] = ()
     steps: Sequence[RecoveryStep] = ()
     preemptions: Sequence[Preemption] = ()
@@ -351,26 +352,63 @@ def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
             states[event.job] = event.target
 
 
-def promised_while_held(
-    events: Sequence[JobEvent], holdings: Sequence[Holding], effects: Sequence[Effect]
-) -> Iterator[str]:
-    """(14) No installation allocates a GPU on which a job of the other installation is known to run.
+def promised_to_both(one: Evidence, other: Evidence, effects: Sequence[Effect]) -> Iterator[str]:
+    """(14) No installation allocates GPUs on which a job of the other installation is known to run.
 
     An installation may decide from a snapshot that is `MAX_SNAPSHOT_AGE` old, which includes jobs that run for longer.
     The other installation may learn late that its job has ended, so the end in the effects file counts.
     """
     ends = {effect.attempt: datetime.fromtimestamp(effect.at, UTC) for effect in effects if effect.event == "end"}
+    holdings = [
+        replace(holding, since=holding.since + MAX_SNAPSHOT_AGE, until=min(holding.until, ends[holding.attempt]))
+        if holding.attempt in ends
+        else replace(holding, since=holding.since + MAX_SNAPSHOT_AGE)
+        for holding in other.holdings
+    ]
+    yield from promised_while_held(one.events, holdings, one.counted_nodes)
+    yield from promised_beyond_capacity(one.events, holdings, one.counted_nodes)
+
+
+def promised_while_held(
+    events: Sequence[JobEvent], holdings: Sequence[Holding], counted_nodes: Collection[str]
+) -> Iterator[str]:
+    """On nodes whose cluster says which GPUs a job holds: each GPU belongs to one job."""
     by_gpu: dict[Gpu, list[Holding]] = defaultdict(list)
     for holding in holdings:
         by_gpu[holding.gpu].append(holding)
     for event in events:
         for gpu in event.gpus or () if event.at else ():
-            for holding in by_gpu.get(gpu, ()):
-                until = min(holding.until, ends.get(holding.attempt, holding.until))
-                if holding.since + MAX_SNAPSHOT_AGE < event.at < until:
+            for holding in by_gpu.get(gpu, ()) if gpu[0] not in counted_nodes else ():
+                if holding.since < event.at < holding.until:
                     yield (
                         f"{gpu[0]} GPU {gpu[1]} was promised to {event.job} (event {event.id}) while {holding.job}"
                         " of the other installation ran on it"
+                    )
+
+
+def promised_beyond_capacity(
+    events: Sequence[JobEvent], holdings: Sequence[Holding], counted_nodes: Mapping[str, int]
+) -> Iterator[str]:
+    """On nodes whose cluster says only how many GPUs a job holds, each installation numbers them itself: together they
+    do not allocate more than there are. `counted_nodes` has their numbers of GPUs.
+    """
+    by_node: dict[str, list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        by_node[holding.gpu[0]].append(holding)
+    held: dict[str, Counter[str]] = {}  # by job: GPUs by node
+    for group in _by_transaction(events):
+        for event in filter(_releases, group):
+            held.pop(event.job, None)
+        for event in (one for one in group if one.gpus and one.at):
+            held[event.job] = Counter(node for node, _ in event.gpus or ())
+            for node in held[event.job].keys() & counted_nodes.keys():
+                others = [one for one in by_node[node] if one.since < event.at < one.until]
+                together = sum(gpus[node] for gpus in held.values()) + len(others)
+                if together > counted_nodes[node]:
+                    yield (
+                        f"{node} has {counted_nodes[node]} GPUs, and {together} were promised or in use after event"
+                        f" {event.id} for {event.job}; {', '.join(sorted({one.job for one in others}))} of the other"
+                        " installation ran there"
                     )
 
 

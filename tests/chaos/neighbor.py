@@ -98,8 +98,8 @@ class Neighbor:
             stopped_by_others=ours.stopped_by_others,
             out_of_sight=ours.out_of_sight,
         )
-        sentences = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
-        sentences += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)
+        sentences = [*judge.violations(theirs), *judge.promised_to_both(theirs, ours, ours.effects)]
+        sentences += judge.promised_to_both(ours, theirs, ours.effects)
         return [f"second installation: {sentence}" for sentence in sentences]
 
     def end(self) -> None:

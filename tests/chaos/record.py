@@ -57,6 +57,9 @@ FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a 
 JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 JOIN jobs_event e ON e.attempt_id = a.id AND e.type = 'job.started' WHERE h.gpu IS NOT NULL
 """
+COUNTED_NODES = """
+SELECT n.name, n.gpus FROM jobs_node n JOIN jobs_cluster c ON c.id = n.cluster_id AND c.address LIKE 'kubernetes:%'
+"""
 # The newest preemption of each attempt. A withdrawn one has no command any more
 PREEMPTIONS = """
 SELECT DISTINCT ON (a.id) j.public_id, a.key, e.at, d.created_at, j.preemptible, j.preempt_exempt_time,
@@ -164,6 +167,7 @@ class Record:
                     for key, state, requested in session.execute(ENDED_ATTEMPTS)
                 ],
                 preemptions=read_preemptions(session),
+                counted_nodes=dict(session.execute(COUNTED_NODES)),
                 holdings=[
                     Holding(job=job, attempt=attempt, gpu=(node, gpu), since=since, until=until)
                     for job, attempt, node, gpu, since, until in session.execute(HOLDINGS)

@@ -186,21 +186,45 @@ def test_violations_include_errors_of_recovery():
     assert judge.violations(evidence) == ["decision 7 has tested 2 times"]
 
 
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def promise(after_s, job="a", gpus=(FIRST,)):
+    event = moved("PENDING", "RUNNING", gpus=list(gpus))
+    return replace(event, job=job, group=(job, after_s), at=BEGAN + timedelta(seconds=after_s))
+
+
+def held_by_other(gpu=FIRST, job="b"):
+    return Holding(job=job, attempt=f"{job}.1", gpu=gpu, since=BEGAN, until=BEGAN + timedelta(minutes=2))
+
+
+def to_both(*events, others=(), effects=(), counted=()):
+    """What is wrong with these events of one installation."""
+    one, other = Evidence(events=events, counted_nodes=dict(counted)), Evidence(holdings=others)
+    return list(judge.promised_to_both(one, other, effects))
+
+
 def test_allocation_of_a_gpu_used_by_the_other_installation_is_a_violation():
-    began = datetime(2026, 1, 1, tzinfo=UTC)
-    holding = Holding(job="b", attempt="b.1", gpu=FIRST, since=began, until=began + timedelta(minutes=2))
-    ended = Effect(event="end", job_id=1, key="other:b.1", exit_code=0, at=(began + timedelta(seconds=90)).timestamp())
+    ended = Effect(event="end", job_id=1, key="other:b.1", exit_code=0, at=(BEGAN + timedelta(seconds=90)).timestamp())
+    others = [held_by_other()]
 
-    def promise(after_s):
-        return replace(moved("PENDING", "RUNNING", gpus=[FIRST]), at=began + timedelta(seconds=after_s))
+    assert len(to_both(promise(60), others=others)) == 1
+    assert to_both(promise(10), others=others) == []  # decided from older data
+    assert to_both(promise(130), others=others) == []
+    assert len(to_both(promise(85), others=others, effects=[ended])) == 1
+    assert to_both(promise(100), others=others, effects=[ended]) == []  # ended before; its owner learned it later
 
-    assert len(list(judge.promised_while_held([promise(60)], [holding], []))) == 1
-    assert list(judge.promised_while_held([promise(10)], [holding], [])) == []  # decided from older data
-    assert list(judge.promised_while_held([promise(130)], [holding], [])) == []
-    assert len(list(judge.promised_while_held([promise(85)], [holding], [ended]))) == 1
-    assert (
-        list(judge.promised_while_held([promise(100)], [holding], [ended])) == []
-    )  # ended before; its owner learned it later
+
+def test_allocation_of_more_gpus_than_a_counted_node_has_is_a_violation():
+    node, _ = FIRST
+    others = [held_by_other((node, number)) for number in (0, 1)]
+    three, counted = promise(60, gpus=[(node, number) for number in (0, 1, 2)]), {node: 5}
+
+    assert to_both(three, others=others, counted=counted) == []  # each installation numbers the GPUs itself
+    (sentence,) = to_both(three, promise(70, "c", [(node, 3)]), others=others, counted=counted)
+    assert "has 5 GPUs, and 6 were promised or in use" in sentence
+    ended = replace(moved("RUNNING", "COMPLETED"), job="a", group="end", at=BEGAN + timedelta(seconds=65))
+    assert to_both(three, ended, promise(70, "c", [(node, 3)]), others=others, counted=counted) == []
 
 
 STARTED = datetime(2026, 1, 31, 12, tzinfo=UTC)
