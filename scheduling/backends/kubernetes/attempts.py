@@ -4,11 +4,11 @@ An attempt ends with the first of these:
 
 | what happened | state |
 |---|---|
+| all admitted pods succeeded; a stopped pod does not (`pod_script`) | COMPLETED, whatever was recorded meanwhile |
 | Acme recorded an end (`plans`): cancelled, evicted, or one of the rows below | that state |
 | its Job has failed or completed | as for all Jobs; the cause is that of its first failed pod |
 | an admitted pod failed or was deleted | that of the pod, whatever the others do |
 | an admitted pod is to be deleted, and its node does not respond | NODE_FAIL |
-| all pods succeeded | COMPLETED |
 | its owner was deleted | CANCELLED |
 """
 
@@ -113,6 +113,8 @@ def _age(pod: Pod) -> tuple[datetime, str]:
 def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str] = ()) -> PodEnd | None:
     """How the attempt ended; None while it has not. `late` are the uids of pods that exist, but were not seen yet."""
     owner, plan = attempt.owner, attempt.plan
+    if success := _success(attempt):
+        return success
     if plan.ended:
         return plan.ended
     if owner.end:
@@ -121,6 +123,15 @@ def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collecti
     if owner.gone_at and end is None:
         return PodEnd(state=State.CANCELLED, at=owner.gone_at, reason="deleted")
     return end
+
+
+def _success(attempt: OwnAttempt) -> PodEnd | None:
+    """The end of an attempt whose admitted pods have all succeeded."""
+    pods = [attempt.by_uid.get(uid) for uid in attempt.plan.admitted]
+    ends = [pod.end for pod in pods if pod and pod.end and pod.end.state == State.COMPLETED]
+    if not ends or len(ends) < len(pods):
+        return None
+    return PodEnd(state=State.COMPLETED, at=max((end.at for end in ends if end.at), default=None), exit_code=0)
 
 
 def _is_job_late(attempt: OwnAttempt, end: PodEnd) -> bool:
@@ -146,12 +157,8 @@ def _end_of_members(attempt: OwnAttempt, lost_nodes: Collection[str], late: Coll
         None if uid in late else _member_end(attempt.by_uid.get(uid), node, lost_nodes)
         for uid, node in zip(plan.admitted, plan.nodes, strict=False)
     ]
-    known = [end for end in ends if end]
-    if failures := sorted((end for end in known if end.state != State.COMPLETED), key=failure_order):
-        return failures[0]
-    if not ends or len(known) < len(ends):
-        return None
-    return PodEnd(state=State.COMPLETED, at=max((end.at for end in known if end.at), default=None), exit_code=0)
+    failures = sorted((end for end in ends if end and end.state != State.COMPLETED), key=failure_order)
+    return failures[0] if failures else None
 
 
 def _member_end(pod: Pod | None, node: str, lost_nodes: Collection[str]) -> PodEnd | None:

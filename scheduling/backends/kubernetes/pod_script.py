@@ -5,7 +5,9 @@
 - At TERM, the wrapper sends the checkpoint signal, if there is one, to those processes that handle it: any other would
   die of it, and the shell of the script with its trainer still running. When these have ended, or the time is over, all
   get TERM. The wrapper waits for all, because the container ends with it. The kubelet limits the wait by KILL.
-- The exit code is that of the script.
+- The exit code is that of the script. Exception: a script that was stopped and ends with 0, as after saving a
+  checkpoint, has not finished its work, so its pod fails with 143, as if TERM had ended it. Therefore a pod that
+  succeeded has always ended by itself, whatever was requested meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ..script_wrapper import WAIT_FOR_SCRIPT, start_script
 
 PROCESS_VARIABLE = "ACME_PROCESS_OF"  # its value is the attempt's key
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # the Job controller sets it; pods without a Job get it from Acme
+EXIT_CODE_WHEN_STOPPED = 128 + signal.SIGTERM
 # Set from the pod's index, like those that launchers set
 RANK_VARIABLES = ("NODE_RANK", "PET_NODE_RANK", "SLURM_NODEID", "SLURM_PROCID")
 
@@ -90,6 +93,7 @@ echo "$acme_child" >"$acme_files.pid"
     acme_child=
     acme_find
     acme_wait 2147483647 $acme_found
+    [ "$acme_code" != 0 ] || acme_code={stopped}
 fi
 rm -f -- "$acme_files.pid" "$acme_files.hosts"
 exit "$acme_code"
@@ -119,6 +123,7 @@ def pod_script(request: SubmitRequest) -> str:
         checkpoint=_checkpoint(request),
         start=start_script(request.script),
         wait=WAIT_FOR_SCRIPT,
+        stopped=EXIT_CODE_WHEN_STOPPED,
     )
 
 

@@ -173,6 +173,17 @@ def test_term_requests_a_checkpoint_first_and_then_ends_the_script(start, tmp_pa
     assert (process.returncode, said) == (128 + signal.SIGTERM, "begins\n")
 
 
+def test_script_that_is_stopped_and_ends_with_zero_has_not_succeeded(start, tmp_path):
+    process = start("#!/bin/bash\ntrap 'echo saved; exit 0' TERM\ntouch ready\nwhile :; do sleep 0.1; done\n")
+    until((tmp_path / "ready").exists, what="the script did not start")
+
+    process.terminate()
+
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.endswith("saved\n")
+
+
 def test_term_ends_a_script_that_goes_on_starting_processes(start, tmp_path):
     process = start("for number in {1..2000}; do sleep 600 & [ $number != 20 ] || touch ready; done; wait")
     until((tmp_path / "ready").exists, what="the script started no processes")
