@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -31,12 +30,10 @@ from .containers.log_messages import state_in_log
 from .discovery import server_version
 from .driving.driver import AttemptDriver
 from .following import ClusterFollower
-from .groups import GroupCache
 from .jobs import JobCache
 from .nodes import backend_node
 from .ownership import OwnerMapping
 from .pod_template import PodTemplate
-from .pods import Pod
 
 # Each pod runs the script, so each is a rank already
 RANK_LAUNCHER = """\
@@ -89,7 +86,7 @@ class KubernetesBackend:
         )
         self._node_listing: tuple[object, ClusterListing[BackendNode]] | None = None
         self._job_listing: tuple[object, ClusterListing[BackendJob]] | None = None
-        self._groups, self._jobs = GroupCache(), JobCache()
+        self._jobs = JobCache()
 
     def ping(self) -> PingReply:
         with self._lock:
@@ -102,7 +99,7 @@ class KubernetesBackend:
     def nodes(self) -> ClusterListing[BackendNode]:
         with self._lock:
             self._cluster.follow_nodes_and_pods(self._api.new_deadline())
-            state = (self._cluster.nodes.cache.changes, self._cluster.pods.cache.changes)
+            state = (self._cluster.nodes.cache.changes.count, self._cluster.pods.cache.changes.count)
             if self._node_listing is None or self._node_listing[0] != state:
                 self._node_listing = (state, self._new_node_listing())
             return self._node_listing[1]
@@ -111,9 +108,8 @@ class KubernetesBackend:
         with self._lock:
             deadline = self._api.new_deadline()
             self._cluster.follow_all(deadline)
-            attempts = self._driver.attempts()
-            late = self._driver.late_uids(attempts, deadline)
-            reasons = {**self._cluster.quota_reasons(), **self._driver.wait_reasons(attempts)}
+            late = self._driver.late_uids(deadline)
+            reasons = {**self._cluster.quota_reasons(), **self._driver.wait_reasons()}
             state = (self._cluster.changes(), late, reasons)
             if self._job_listing is None or self._job_listing[0] != state:
                 self._job_listing = (state, self._new_job_listing(reasons, late))
@@ -174,17 +170,16 @@ class KubernetesBackend:
     # Listings from the caches
 
     def _new_node_listing(self) -> ClusterListing[BackendNode]:
-        pods: dict[str, list[Pod]] = defaultdict(list)
-        for pod in self._cluster.pods.cache.objects.values():
-            if pod.node and pod.is_live:
-                pods[pod.node].append(pod)
-        nodes = self._cluster.nodes.cache
-        rows = [backend_node(report, pods[report.name]) for report in nodes.objects.values()]
+        pods, nodes = self._cluster.pods_by_node.update(), self._cluster.nodes.cache
+        rows = [
+            backend_node(report, [pod for pod in pods.get(report.name, {}).values() if pod.is_live])
+            for report in nodes.objects.values()
+        ]
         return ClusterListing(rows, nodes.unreadable)
 
     def _new_job_listing(self, reasons: Mapping[str, str], late: frozenset[str]) -> ClusterListing[BackendJob]:
         workloads, lost = self._cluster.workloads(), self._cluster.lost_nodes()
-        groups = self._groups.update(self._cluster.all_pods(), workloads)
+        self._cluster.update_groups()
         parts = [collection.cache.unreadable for collection in self._cluster.workload_collections()]
         unreadable = [*self._cluster.pods.cache.unreadable, *(row for rows in parts for row in rows)]
-        return ClusterListing(self._jobs.jobs(groups, workloads, reasons, lost, late), unreadable)
+        return ClusterListing(self._jobs.jobs(self._cluster.groups, workloads, reasons, lost, late), unreadable)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from ..base import UnreadableRow
+from .changes import ChangeLog, ChangeReader
 from .fields import MalformedObject, count_at, mapping_at, text_at
 
 T = TypeVar("T")
@@ -40,8 +41,8 @@ class ReducedObject(Generic[T]):
 
 
 class ObjectCache(Generic[T]):
-    """`changes` increases whenever a value may have changed; most events are heartbeats and change none that is kept.
-    `row_kind` is "node" or "job".
+    """`changes` has the uid of each value that may have changed; most events are heartbeats and change none that is
+    kept. `row_kind` is "node" or "job".
 
     A malformed pod or owner may belong to any job, so its row has no name: no absence means anything then.
     """
@@ -52,7 +53,7 @@ class ObjectCache(Generic[T]):
         self.vanished: dict[str, T] = {}
         self._unreadable: dict[str, UnreadableRow] = {}
         self.resource_version = ""
-        self.changes = 0
+        self.changes = ChangeLog()
 
     @property
     def unreadable(self) -> tuple[UnreadableRow, ...]:
@@ -77,7 +78,7 @@ class ObjectCache(Generic[T]):
                 self._bury(uid, known, now)
         self._forget_vanished(now)
         self.resource_version = resource_version
-        self.changes += 1
+        self.changes.add("")  # rows that were unreadable may be gone
 
     def apply(self, event: object, now: datetime) -> None:
         """Apply one event of a watch. Raises ResourceVersionExpired or WatchFailed, and then changes nothing."""
@@ -98,30 +99,33 @@ class ObjectCache(Generic[T]):
         self._store(reduced, self.objects.get(reduced.uid))
         if kind == "DELETED":
             self._unreadable.pop(reduced.uid, None)
-            if (known := self.objects.pop(reduced.uid, None)) is not None:
-                self._bury(reduced.uid, known, now)
+            known = self.objects.pop(reduced.uid, None)
+            self._bury(reduced.uid, known, now)
             self._forget_vanished(now)
-            self.changes += 1
 
     def _store(self, reduced: ReducedObject[T], known: T | None) -> None:
         """An equal value stays the same object, because others keep what they derived from it."""
-        self.changes += reduced.value is None or reduced.value != known
         if reduced.value is None:
             self.objects.pop(reduced.uid, None)
             self._unreadable[reduced.uid] = reduced.unreadable or self._unreadable_row("", "is empty")
-        else:
-            self.objects[reduced.uid] = known if known is not None and known == reduced.value else reduced.value
-            self._unreadable.pop(reduced.uid, None)
-            self.vanished.pop(reduced.uid, None)
+            self.changes.add(reduced.uid)
+            return
+        is_known = known is not None and known == reduced.value
+        self.objects[reduced.uid] = known if known is not None and is_known else reduced.value
+        self._unreadable.pop(reduced.uid, None)
+        self.vanished.pop(reduced.uid, None)
+        if not is_known:
+            self.changes.add(reduced.uid)
 
     def _unreadable_row(self, name: str, sentence: str) -> UnreadableRow:
         if self._row_kind == "node":
             return UnreadableRow(kind="node", name=name, sentence=sentence)
         return UnreadableRow(kind="job", sentence=f"{name or 'an object without a name'}: {sentence}")
 
-    def _bury(self, uid: str, known: T, now: datetime) -> None:
-        if self._keep_vanished:
+    def _bury(self, uid: str, known: T | None, now: datetime) -> None:
+        if self._keep_vanished and known is not None:
             self.vanished[uid] = replace(known, gone_at=now)  # type: ignore[type-var]
+        self.changes.add(uid)
 
     def _forget_vanished(self, now: datetime) -> None:
         """Forget what vanished long ago (the first in the dict), and the oldest if there are too many."""
@@ -130,3 +134,41 @@ class ObjectCache(Generic[T]):
             if recent and len(self.vanished) <= MAX_VANISHED:
                 return
             del self.vanished[uid]
+            self.changes.add(uid)
+
+
+class CacheIndex(Generic[T]):
+    """The objects of a cache by a text of each, as pods by node, with those that vanished. `changes` has the texts
+    whose objects changed.
+    """
+
+    def __init__(self, cache: ObjectCache[T], text_of: Callable[[T], str]) -> None:
+        self.changes = ChangeLog()
+        self._cache, self._text_of, self._reader = cache, text_of, ChangeReader()
+        self._by_text: dict[str, dict[str, T]] = {}
+        self._texts: dict[str, str] = {}  # by uid
+
+    def update(self) -> Mapping[str, Mapping[str, T]]:
+        """The objects as the cache has them now, by text and uid."""
+        with self._reader.changes([self._cache.changes]) as changed:
+            if changed is None:
+                self._by_text, self._texts = {}, {}
+                self.changes.add_everything()
+                changed = {*self._cache.objects, *self._cache.vanished}
+            for uid in changed:
+                self._remove(uid)
+                if (found := self._cache.objects.get(uid) or self._cache.vanished.get(uid)) is not None:
+                    self._add(uid, found)
+        return self._by_text
+
+    def _remove(self, uid: str) -> None:
+        if (text := self._texts.pop(uid, None)) is not None:
+            del self._by_text[text][uid]
+            if not self._by_text[text]:
+                del self._by_text[text]
+            self.changes.add(text)
+
+    def _add(self, uid: str, found: T) -> None:
+        text = self._texts[uid] = self._text_of(found)
+        self._by_text.setdefault(text, {})[uid] = found
+        self.changes.add(text)

@@ -7,16 +7,19 @@ have brought since the last look.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..base import ClusterUnreachable
 from ..http_client import RequestDeadline
 from .api_client import ApiClient
 from .api_errors import FORBIDDEN, NOT_FOUND, ApiRefusal
-from .cache import ObjectCache
+from .cache import CacheIndex, ObjectCache
+from .changes import ChangeReader
 from .collection import FollowedCollection
 from .discovery import (
     QUOTA_GROUP,
@@ -26,6 +29,7 @@ from .discovery import (
     served_group_versions,
     served_resources,
 )
+from .groups import GroupCache
 from .nodes import NodeReport, read_node
 from .ownership import KEY_LABEL, OwnerMapping
 from .pods import Pod, read_pod
@@ -63,7 +67,9 @@ class ClusterFollower:
         self._discover_at = monotonic()
         self._lost_nodes: tuple[object, frozenset[str]] = (None, frozenset())  # with the changes as of then
         self._older_since: float | None = None  # since when the storage says an older version than what was read
-        self.groups: Mapping[str, Sequence[str]] = {}  # API group → versions, as discovered
+        self.pods_by_node = CacheIndex(self.pods.cache, attrgetter("node"))
+        self.groups, self._group_reader = GroupCache(), ChangeReader()
+        self.api_groups: Mapping[str, Sequence[str]] = {}  # API group → versions, as discovered
 
     def _new_config_maps(self, namespace: str) -> FollowedCollection[Workload]:
         path = config_maps_path(namespace)
@@ -104,19 +110,25 @@ class ClusterFollower:
 
     def changes(self) -> tuple[int, ...]:
         """Different whenever something that is followed may have changed."""
-        return tuple(collection.cache.changes for collection in self.collections())
+        return tuple(collection.cache.changes.count for collection in self.collections())
 
     def workload_collections(self) -> list[FollowedCollection[Workload]]:
         return [*self.config_maps.values(), *self._workloads.values()]
 
-    def workloads(self) -> dict[str, Workload]:
+    def workloads(self) -> Mapping[str, Workload]:
         """By uid, with those that vanished recently."""
         caches = [collection.cache for collection in self.workload_collections()]
-        return {uid: part for cache in caches for uid, part in (cache.objects | cache.vanished).items()}
+        return ChainMap(*[found for cache in caches for found in (cache.objects, cache.vanished) if found])
 
-    def all_pods(self) -> dict[str, Pod]:
+    def all_pods(self) -> Mapping[str, Pod]:
         """By uid, with those that vanished recently."""
-        return self.pods.cache.objects | self.pods.cache.vanished
+        return ChainMap(self.pods.cache.objects, self.pods.cache.vanished)
+
+    def update_groups(self) -> None:
+        """Apply what changed to `groups`."""
+        logs = [self.pods.cache.changes, *(collection.cache.changes for collection in self.workload_collections())]
+        with self._group_reader.changes(logs) as changed:
+            self.groups.update(self.all_pods(), self.workloads(), changed)
 
     def quota_reasons(self) -> dict[str, str]:
         waits = [wait for collection in self._quota_waits.values() for wait in collection.cache.objects.values()]
@@ -131,10 +143,10 @@ class ClusterFollower:
 
     def lost_nodes(self) -> frozenset[str]:
         """Nodes of pods that do not respond or were deleted."""
-        state = (self.nodes.cache.changes, self.pods.cache.changes)
+        state = (self.nodes.cache.changes.count, self.pods.cache.changes.count)
         if self._lost_nodes[0] != state:
             usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
-            self._lost_nodes = (state, frozenset({pod.node for pod in self.all_pods().values() if pod.node} - usable))
+            self._lost_nodes = (state, frozenset(self.pods_by_node.update().keys() - usable - {""}))
         return self._lost_nodes[1]
 
     def stop(self) -> None:
@@ -170,7 +182,7 @@ class ClusterFollower:
                 del collections[resource]
 
     def _discover(self, deadline: RequestDeadline) -> None:
-        groups = self.groups = served_group_versions(self._api.get("/apis", deadline))
+        groups = self.api_groups = served_group_versions(self._api.get("/apis", deadline))
         for group, kinds in WORKLOAD_KINDS.items():
             for resource in self._served(group, kinds, groups.get(group, []), deadline):
                 if resource not in self._workloads:

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
 
 from .attempts import OLDEST, OwnAttempt, own_attempt
+from .changes import ChangeLog
 from .pods import OwnerReference, Pod
 from .workloads import Workload
-
-T = TypeVar("T")
 
 MAX_OWNERS = 100  # on the way from a pod to its top-level owner; references are untrusted
 NOT_A_JOB = frozenset({"CronJob", "Node"})  # owners whose objects are jobs of their own; a node owns its static pods
@@ -44,79 +42,57 @@ class WorkloadGroup:
 
     @cached_property
     def attempt(self) -> OwnAttempt | None:
-        return own_attempt(self.workloads, self.pods, self.top.uid)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KnownGroups:
-    """The pods and workloads as of one look, by uid, and the groups that follow from them."""
-
-    pods: Mapping[str, Pod] = field(default_factory=dict)
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
-    tops: Mapping[str, str] = field(default_factory=dict)  # uid of a pod or workload → uid of its group
-    groups: Mapping[str, WorkloadGroup] = field(default_factory=dict)
-    listed: Mapping[str, WorkloadGroup] = field(default_factory=dict)
+        """The attempt that Acme submitted, without pods that others may have added to it."""
+        return own_attempt(self.workloads, [pod for pod in self.pods if pod.owner.key], self.top.uid)
 
 
 class GroupCache:
     """The groups as of the last look. Only those whose parts changed are formed anew; the others stay the same objects,
-    and so does what was derived from them.
+    and so does what was derived from them. `changes` has the uids of those that are new, other or gone.
     """
 
     def __init__(self) -> None:
-        self._known = _KnownGroups()
+        self.changes = ChangeLog()
+        self.listed: dict[str, WorkloadGroup] = {}  # those that hold or request GPUs, or that Acme submitted
+        self._groups: dict[str, WorkloadGroup] = {}  # by the uid of the top-level owner
+        self._tops: dict[str, str] = {}  # uid of a pod or workload → uid of its group
 
-    def update(self, pods: Mapping[str, Pod], workloads: Mapping[str, Workload]) -> Mapping[str, WorkloadGroup]:
-        """The groups that hold or request GPUs, or that Acme submitted, by the uid of the top-level owner. What is read
-        anew is another object. After an interruption, the next call starts from the last result.
-        """
-        known = self._known
-        changed = _changed_uids(known.pods, pods) | _changed_uids(known.workloads, workloads)
+    def update(self, pods: Mapping[str, Pod], workloads: Mapping[str, Workload], changed: Set[str] | None) -> None:
+        """Apply the changes of pods and workloads with these uids; None: of all, as after an interruption."""
+        if changed is None:
+            self.listed, self._groups, self._tops = {}, {}, {}
+            self.changes.add_everything()
+            changed = {*pods, *workloads}
         if changed:
-            self._known = _regroup(known, pods, workloads, changed)
-        return self._known.listed
+            self._regroup(pods, workloads, changed)
 
-
-def _changed_uids(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
-    gone = before.keys() - now.keys()
-    return gone | {uid for uid, value in now.items() if before.get(uid) is not value}
-
-
-def _regroup(
-    known: _KnownGroups, pods: Mapping[str, Pod], workloads: Mapping[str, Workload], changed: set[str]
-) -> _KnownGroups:
-    """Form the groups anew that had or get a changed part, each from all its parts, so that the result does not depend
-    on the order of changes. What an unknown owner owns is in a group under the owner's uid.
-    """
-    references: dict[str, OwnerReference] = {}
-    stale: set[str] = set()
-    regrouped, waiting = set(changed), set(changed)
-    touched = {*changed, *(known.tops[uid] for uid in changed if uid in known.tops)}
-    while waiting or touched - stale:
-        for uid in waiting:
-            if part := workloads.get(uid) or pods.get(uid):
-                references[uid] = _top_of(part, workloads)
-                touched.add(references[uid].uid)
-        members = {uid for top in touched - stale if top in known.groups for uid in known.groups[top].uids}
-        stale |= touched
-        waiting = members - regrouped
-        regrouped |= members
-    groups = _form_groups(references, pods, workloads)
-    listed = {uid: group for uid, group in groups.items() if group.gpus_per_pod or group.is_ours}
-    return _KnownGroups(
-        pods=pods,
-        workloads=workloads,
-        tops=_without(known.tops, regrouped) | {uid: top.uid for uid, top in references.items()},
-        groups=_without(known.groups, stale) | groups,
-        listed=_without(known.listed, stale) | listed,
-    )
-
-
-def _without(values: Mapping[str, T], uids: Set[str]) -> dict[str, T]:
-    left = dict(values)
-    for uid in uids:
-        left.pop(uid, None)
-    return left
+    def _regroup(self, pods: Mapping[str, Pod], workloads: Mapping[str, Workload], changed: Set[str]) -> None:
+        """Form the groups anew that had or get a changed part, each from all its parts, so that the result does not
+        depend on the order of changes. What an unknown owner owns is in a group under the owner's uid.
+        """
+        references: dict[str, OwnerReference] = {}
+        stale: set[str] = set()
+        regrouped, waiting = set(changed), set(changed)
+        touched = {*changed, *(self._tops[uid] for uid in changed if uid in self._tops)}
+        while waiting or touched - stale:
+            for uid in waiting:
+                if part := workloads.get(uid) or pods.get(uid):
+                    references[uid] = _top_of(part, workloads)
+                    touched.add(references[uid].uid)
+            members = {uid for top in touched - stale if top in self._groups for uid in self._groups[top].uids}
+            stale |= touched
+            waiting = members - regrouped
+            regrouped |= members
+        for uid in regrouped:
+            self._tops.pop(uid, None)
+        for uid in stale:
+            self._groups.pop(uid, None)
+            self.listed.pop(uid, None)
+            self.changes.add(uid)
+        groups = _form_groups(references, pods, workloads)
+        self._tops |= {uid: top.uid for uid, top in references.items()}
+        self._groups |= groups
+        self.listed |= {uid: group for uid, group in groups.items() if group.gpus_per_pod or group.is_ours}
 
 
 def _form_groups(

@@ -14,8 +14,9 @@ from jobs.core.lifecycle import Flag, State
 
 from ..base import BackendJob
 from .attempts import attempt_end, running_pods
+from .changes import ChangeReader
 from .ends import PodEnd, failure_order, pod_end, with_cause
-from .groups import WorkloadGroup
+from .groups import GroupCache, WorkloadGroup
 from .ownership import Owner
 from .pods import Pod
 from .resources import MAX_GPUS, limited_cpus
@@ -28,26 +29,38 @@ class JobCache:
     """The jobs as of the last look. Only groups that changed, or that wait, are read again."""
 
     def __init__(self) -> None:
+        self._reader = ChangeReader()
         self._derived_for: object = None
-        self._jobs: dict[str, tuple[WorkloadGroup, BackendJob]] = {}
+        self._jobs: dict[str, BackendJob] = {}
+        self._waiting: set[str] = set()
 
     def jobs(
         self,
-        groups: Mapping[str, WorkloadGroup],
+        groups: GroupCache,
         workloads: Mapping[str, Workload],
         waits: Mapping[str, str],
         lost_nodes: frozenset[str],
         late: frozenset[str],
     ) -> list[BackendJob]:
         """See `group_job`."""
-        known = self._jobs if self._derived_for == (lost_nodes, late) else {}
-        self._derived_for, self._jobs = (lost_nodes, late), {}
-        for uid, group in groups.items():
-            before, job = known.get(uid, (None, None))
-            if job is None or before is not group or job.state == State.PENDING:
-                job = group_job(group, workloads, waits, lost_nodes, late)
-            self._jobs[uid] = (group, job)
-        return [job for _, job in self._jobs.values()]
+        with self._reader.changes([groups.changes]) as changed:
+            uids: Iterable[str] = (changed or set()) | self._waiting
+            if changed is None or self._derived_for != (lost_nodes, late):
+                self._derived_for, self._jobs, self._waiting = (lost_nodes, late), {}, set()
+                uids = list(groups.listed)
+            for uid in uids:
+                group = groups.listed.get(uid)
+                self._keep(uid, group_job(group, workloads, waits, lost_nodes, late) if group else None)
+        return list(self._jobs.values())
+
+    def _keep(self, uid: str, job: BackendJob | None) -> None:
+        self._waiting.discard(uid)
+        if job is None:
+            self._jobs.pop(uid, None)
+            return
+        self._jobs[uid] = job
+        if job.state == State.PENDING:
+            self._waiting.add(uid)
 
 
 def group_job(

@@ -2,10 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 
 import pytest
 
-from scheduling.backends.kubernetes.cache import KEEP_VANISHED, ObjectCache, ResourceVersionExpired, WatchFailed
+from scheduling.backends.kubernetes.cache import (
+    KEEP_VANISHED,
+    CacheIndex,
+    ObjectCache,
+    ResourceVersionExpired,
+    WatchFailed,
+)
 from scheduling.backends.kubernetes.ownership import OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
 from tests.backends.kubernetes.objects import pod
@@ -44,14 +51,14 @@ def test_events_change_the_listed_objects(cache):
 
 def test_equal_objects_stay_the_same_when_they_are_listed_again(cache):
     list_all(cache, pod("a"), pod("b"))
-    before, changes = dict(cache.objects), cache.changes
+    before, changes = dict(cache.objects), cache.changes.count
 
     list_all(cache, pod("a"), pod("b", on="n1"), version="6")
     cache.apply(event("MODIFIED", pod("a")), NOW)
 
     assert cache.objects["uid-a"] is before["uid-a"]
     assert cache.objects["uid-b"].node == "n1"
-    assert cache.changes == changes + 2  # the list, and the pod that has a node now
+    assert cache.changes.since(changes) == {"", "uid-b"}  # the list, and the pod that has a node now
 
 
 def test_event_that_comes_twice_changes_nothing(cache):
@@ -66,11 +73,11 @@ def test_event_that_comes_twice_changes_nothing(cache):
 
 def test_bookmark_moves_the_version_and_changes_nothing(cache):
     list_all(cache, pod("a"))
-    before = cache.changes
+    before = cache.changes.count
 
     cache.apply(event("BOOKMARK", {"metadata": {"resourceVersion": "900"}}), NOW)
 
-    assert (cache.resource_version, cache.changes, names(cache.objects)) == ("900", before, ["a"])
+    assert (cache.resource_version, cache.changes.count, names(cache.objects)) == ("900", before, ["a"])
 
 
 def test_new_list_notices_what_vanished_meanwhile(cache):
@@ -132,3 +139,34 @@ def test_vanished_objects_are_forgotten_after_a_while(cache):
     cache.apply(event("DELETED", pod("b")), NOW + KEEP_VANISHED)
 
     assert names(cache.vanished) == ["b"]
+
+
+# --- an index
+
+
+def by_node(index):
+    return {node: sorted(found.name for found in pods.values()) for node, pods in index.update().items()}
+
+
+def test_index_follows_the_cache(cache):
+    index = CacheIndex(cache, attrgetter("node"))
+    list_all(cache, pod("a"), pod("b", on="n1"))
+    assert by_node(index) == {"": ["a"], "n1": ["b"]}
+    count = index.changes.count
+
+    cache.apply(event("MODIFIED", pod("a", on="n2")), NOW)
+    cache.apply(event("DELETED", pod("b", on="n1")), NOW)
+
+    assert by_node(index) == {"n1": ["b"], "n2": ["a"]}  # what vanished is still known
+    assert index.changes.since(count) == {"", "n1", "n2"}
+
+
+def test_index_forgets_what_the_cache_forgets(cache):
+    index = CacheIndex(cache, attrgetter("node"))
+    list_all(cache, pod("a", on="n1"), pod("b", on="n2"))
+    by_node(index)
+
+    cache.apply(event("DELETED", pod("a", on="n1")), NOW)
+    cache.apply(event("DELETED", pod("b", on="n2")), NOW + KEEP_VANISHED)
+
+    assert by_node(index) == {"n2": ["b"]}

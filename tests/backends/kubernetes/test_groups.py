@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +36,17 @@ def states(draw):
     return drawn(POD, PODS), drawn(WORKLOAD, OWNERS)
 
 
+def grouped(pods, workloads):
+    """The groups formed at once."""
+    cache = GroupCache()
+    cache.update(pods, workloads, None)
+    return cache.listed
+
+
+def changed_uids(before, now):
+    return {uid for uid in before.keys() | now.keys() if before.get(uid) is not now.get(uid)}
+
+
 def kept(before, now):
     """The new state, in which equal objects are the same as before, as in a cache."""
     return {uid: before[uid] if before.get(uid) == part else part for uid, part in now.items()}
@@ -54,20 +64,25 @@ def test_groups_after_changes_equal_those_formed_at_once(history):
     cache, pods, workloads = GroupCache(), {}, {}
 
     for new_pods, new_workloads in history:
-        pods, workloads = kept(pods, new_pods), kept(workloads, new_workloads)
-        groups = contents(cache.update(pods, workloads))
+        new_pods, new_workloads = kept(pods, new_pods), kept(workloads, new_workloads)
+        changed, count = changed_uids(pods, new_pods) | changed_uids(workloads, new_workloads), cache.changes.count
+        pods, workloads, before = new_pods, new_workloads, dict(cache.listed)
+        cache.update(pods, workloads, changed)
 
-        assert groups == contents(GroupCache().update(pods, workloads))
+        assert contents(cache.listed) == contents(grouped(pods, workloads))
+        assert changed_uids(before, cache.listed) <= cache.changes.since(count)
 
 
 def test_group_without_changes_stays_the_same_object():
     top, other = owned(WORKLOAD, "w0", ""), owned(WORKLOAD, "w1", "")
     first, second = owned(POD, "p0", "w0"), owned(POD, "p1", "w1")
     cache = GroupCache()
-    before = dict(cache.update({"p0": first, "p1": second}, {"w0": top, "w1": other}))
+    cache.update({"p0": first, "p1": second}, {"w0": top, "w1": other}, None)
+    before = dict(cache.listed)
 
-    after = cache.update({"p0": first, "p1": replace(second, gone_at=None)}, {"w0": top, "w1": other})
+    cache.update({"p0": first, "p1": replace(second, gone_at=None)}, {"w0": top, "w1": other}, {"p1"})
 
+    after = cache.listed
     assert after["w0"] is before["w0"]
     assert after["w1"] is not before["w1"]
     assert before["w1"].pods == [second]
@@ -76,20 +91,6 @@ def test_group_without_changes_stays_the_same_object():
 def test_group_is_named_by_its_owner_and_not_by_what_others_say_about_it():
     owner, pod = owned(WORKLOAD, "w0", ""), owned(POD, "p0", "w0", kind="RayCluster")
 
-    (group,) = GroupCache().update({"p0": pod}, {"w0": owner}).values()
+    (group,) = grouped({"p0": pod}, {"w0": owner}).values()
 
     assert group.top == OwnerReference(uid="w0", kind="Job", name="w0")
-
-
-def test_update_that_is_interrupted_loses_nothing():
-    cache, first, second = GroupCache(), owned(POD, "p0", ""), owned(POD, "p1", "")
-    cache.update({"p0": first}, {})
-
-    class Interrupting(dict):
-        def get(self, key, default=None):
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        cache.update({"p0": replace(first, gone_at=None), "p1": second}, Interrupting())
-
-    assert set(cache.update({"p0": first, "p1": second}, {})) == {"p0", "p1"}

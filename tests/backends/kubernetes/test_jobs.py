@@ -36,8 +36,9 @@ def listed(*items, gone=(), waits=None, lost=()):
     pods = [replace(part, gone_at=LATER) if part.name in gone else part for part in pods]
     parts = [replace(part, gone_at=LATER) if part.name in gone else part for part in parts]
     workloads = {part.uid: part for part in parts}
-    groups = GroupCache().update({pod.uid: pod for pod in pods}, workloads).values()
-    jobs = [group_job(group, workloads, waits or {}, frozenset(lost)) for group in groups]
+    groups = GroupCache()
+    groups.update({pod.uid: pod for pod in pods}, workloads, None)
+    jobs = [group_job(group, workloads, waits or {}, frozenset(lost)) for group in groups.listed.values()]
     return {job.name: job for job in jobs}
 
 

@@ -40,7 +40,6 @@ class AttemptContainers:
         self._monotonic = monotonic
         self._logs = PodLogReader(api, now, monotonic)
         self._look_at = monotonic()
-        self._known: tuple[object, Mapping[str, OwnAttempt]] | None = None
 
     def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
         deadline = self._api.new_deadline()
@@ -67,10 +66,7 @@ class AttemptContainers:
         if self._monotonic() >= self._look_at:
             self._cluster.follow_all(self._api.new_deadline())
             self._look_at = self._monotonic() + LOOK_EVERY_S
-        state = self._cluster.changes()
-        if self._known is None or self._known[0] != state:
-            self._known = (state, {attempt.owner.uid: attempt for attempt in self._driver.attempts()})
-        return self._known[1]
+        return self._driver.attempts()
 
 
 def _logged_job(attempt: OwnAttempt, lost_nodes: frozenset[str]) -> LoggedJob:

@@ -89,7 +89,7 @@ class StepRunner:
             return []
         self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now), deadline)
         for job in attempt.parts:
-            if job.kind == KIND_WITH_DEADLINE and job.end is None and job.gone_at is None:
+            if job.kind == KIND_WITH_DEADLINE and job.owner.key and job.end is None and job.gone_at is None:
                 path = object_path(job.collection, job.namespace, job.name)
                 self._patch(job.collection, path, {"spec": {"activeDeadlineSeconds": OVERDUE_S}}, deadline)
         return [partial(self._delete_pod, pod, deadline) for pod in attempt.live_pods if not pod.is_deleting]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from urllib.parse import quote
@@ -22,13 +22,14 @@ from ..attempts import OwnAttempt, attempt_end, running_pods
 from ..ends import PodEnd
 from ..fields import mappings_at, text_at
 from ..following import DISCOVER_EVERY_S, NODES, ClusterFollower
-from ..groups import GroupCache
-from ..nodes import awake_patch, cordon_patch, power_patch, uncordon_patch
+from ..nodes import NodeReport, awake_patch, cordon_patch, power_patch, uncordon_patch
 from ..ownership import KEY_LABEL
 from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
-from .admission import DeletePods, FreeCapacity, RecordEnd, SettledAttempts, Step, next_steps, obstacles
+from .admission import DeletePods, RecordEnd, Step, next_steps, obstacles
 from .advancing import StepRunner
+from .attempt_index import AttemptIndex
+from .capacity import FreeCapacity, HeldCapacity
 from .eviction import evict_pod
 from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
@@ -58,9 +59,8 @@ class AttemptDriver:
         self._commands = ParallelCommands()
         self._submitter = Submitter(api, cluster, template, self._commands)
         self._runner = StepRunner(api, cluster, self._commands)
-        self._groups, self._settled = GroupCache(), SettledAttempts()
-        self._attempts: tuple[object, list[OwnAttempt]] = (None, [])  # with the changes of the cluster as of then
-        self._capacity: tuple[object, FreeCapacity] = (None, FreeCapacity((), ()))
+        self._attempts = AttemptIndex(cluster.groups, self._is_ours)
+        self._held = HeldCapacity(cluster.pods_by_node)
         self._deleted_uids: set[str] = set()  # of admitted pods: looked up, and not there
         self._features: tuple[ApiFeatures, float] | None = None
         self._await_pods_until: dict[str, float] = {}  # by the uid of the owner, of attempts created by this process
@@ -176,31 +176,28 @@ class AttemptDriver:
 
     # What the listing of jobs needs
 
-    def attempts(self) -> list[OwnAttempt]:
-        """The attempts of this installation in namespaces that are ours."""
-        state = self._cluster.changes()
-        if self._attempts[0] != state:
-            self._attempts = (state, self._read_attempts())
-        return self._attempts[1]
+    def attempts(self) -> Mapping[str, OwnAttempt]:
+        """The attempts of this installation in namespaces that are ours, by the uid of the owner."""
+        return self._index().all
 
-    def _read_attempts(self) -> list[OwnAttempt]:
-        workloads = {uid: part for uid, part in self._cluster.workloads().items() if part.owner.key}
-        pods = {uid: pod for uid, pod in self._cluster.all_pods().items() if pod.owner.key}
-        found = (group.attempt for group in self._groups.update(pods, workloads).values())
-        return [attempt for attempt in found if attempt and self._is_ours(attempt)]
+    def _index(self) -> AttemptIndex:
+        self._cluster.update_groups()
+        self._attempts.update()
+        return self._attempts
 
-    def wait_reasons(self, attempts: Sequence[OwnAttempt]) -> dict[str, str]:
+    def wait_reasons(self) -> dict[str, str]:
         """By the uid of the owner: why an attempt is not placed."""
-        return {**dict(obstacles(attempts, self._free_capacity())), **self._runner.refusals}
+        waiting = self._index().not_admitted.values()
+        return {**dict(obstacles(waiting, self._free_capacity())), **self._runner.refusals}
 
-    def late_uids(self, attempts: Sequence[OwnAttempt], deadline: RequestDeadline) -> frozenset[str]:
+    def late_uids(self, deadline: RequestDeadline) -> frozenset[str]:
         """The admitted pods that exist, although no event about them has arrived.
 
         The events of pods and of owners come over different connections, so a missing pod is looked up before its
         attempt counts as ended.
         """
         late: set[str] = set()
-        for attempt in (one for one in attempts if one.unseen_uids):
+        for attempt in self._index().incomplete.values():
             if unseen := set(attempt.unseen_uids) - self._deleted_uids:
                 found = self._listed_uids(attempt, deadline)
                 late |= unseen & found
@@ -216,20 +213,22 @@ class AttemptDriver:
 
     def _steps_of_attempts(self, free: FreeCapacity, deadline: RequestDeadline) -> list[Step]:
         """Takes from `free` what they need."""
-        attempts = self.attempts()
-        late = self.late_uids(attempts, deadline)
-        return next_steps(attempts, free, self._cluster.lost_nodes(), late, self._now(), self._settled)
+        late, lost, now = self.late_uids(deadline), self._cluster.lost_nodes(), self._now()
+        index = self._index()
+        attempts = index.unsettled(lost, late, now)
+        steps = next_steps(attempts, free, lost, late, now)
+        index.settle(attempts, steps, lost, late)
+        return steps
 
     def _look(self, deadline: RequestDeadline) -> ClusterLook:
-        nodes = {node.name: node for node in self._cluster.nodes.cache.objects.values()}
-        return ClusterLook(features=self._probed_features(deadline), nodes=nodes, free=self._free_capacity())
+        features = self._probed_features(deadline)
+        return ClusterLook(features=features, nodes=self._nodes_by_name(), free=self._free_capacity())
 
     def _free_capacity(self) -> FreeCapacity:
-        nodes, pods = self._cluster.nodes.cache, self._cluster.pods.cache
-        state = (nodes.changes, pods.changes)
-        if self._capacity[0] != state:
-            self._capacity = (state, FreeCapacity(nodes.objects.values(), pods.objects.values()))
-        return self._capacity[1].copy()
+        return FreeCapacity(self._nodes_by_name(), self._held.update())
+
+    def _nodes_by_name(self) -> dict[str, NodeReport]:
+        return {node.name: node for node in self._cluster.nodes.cache.objects.values()}
 
     def _is_ours(self, attempt: OwnAttempt) -> bool:
         owner = attempt.owner
@@ -238,7 +237,7 @@ class AttemptDriver:
 
     def _probed_features(self, deadline: RequestDeadline) -> ApiFeatures:
         if self._features is None or self._monotonic() >= self._features[1]:
-            features = probe_features(self._api, self._template.namespace, self._cluster.groups, deadline)
+            features = probe_features(self._api, self._template.namespace, self._cluster.api_groups, deadline)
             self._features = (features, self._monotonic() + DISCOVER_EVERY_S)
         return self._features[0]
 
@@ -248,9 +247,8 @@ class AttemptDriver:
         """The attempt with this id; None if there is none any more. Raises RequestRejected if it is not ours."""
         with self._lock:
             self._cluster.follow_all(deadline)
-            for attempt in self.attempts():
-                if attempt.owner.uid == backend_id:
-                    return None if attempt.owner.gone_at else attempt
+            if attempt := self.attempts().get(backend_id):
+                return None if attempt.owner.gone_at else attempt
             self._refuse_foreign(backend_id)
         return None
 
@@ -282,9 +280,12 @@ class AttemptDriver:
     def _is_waiting_for_pods(self) -> bool:
         with self._lock:
             if due := self._await_pods_until:
-                complete = {attempt.owner.uid for attempt in self.attempts() if not _waits_for_pods(attempt)}
-                now = self._monotonic()
-                self._await_pods_until = {uid: at for uid, at in due.items() if uid not in complete and now < at}
+                attempts, now = self.attempts(), self._monotonic()
+                self._await_pods_until = {
+                    uid: at
+                    for uid, at in due.items()
+                    if now < at and not (uid in attempts and not _waits_for_pods(attempts[uid]))
+                }
             return bool(self._await_pods_until)
 
     def _patch_node(self, node: str, patch: object) -> None:

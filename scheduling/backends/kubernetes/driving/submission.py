@@ -35,7 +35,7 @@ from ..pod_objects import (
     owner_object,
 )
 from ..pod_template import PodTemplate
-from .admission import FreeCapacity, PodNeed
+from .capacity import FreeCapacity, PodNeed
 from .parallel import Call, ChainResult, ParallelCommands
 
 BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}

@@ -14,13 +14,13 @@ from scheduling.backends.kubernetes.driving.admission import (
     CreatePods,
     DeleteOwner,
     DeletePods,
-    FreeCapacity,
     Place,
     RecordEnd,
-    SettledAttempts,
     next_steps,
     obstacles,
 )
+from scheduling.backends.kubernetes.driving.attempt_index import AttemptIndex
+from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodNeed, held_by
 from scheduling.backends.kubernetes.ends import PodEnd
 from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import JobCache, group_job
@@ -62,7 +62,9 @@ class Seen:
         parts = [read_workload(item, item["kind"], CONFIG_MAPS, OWNERS) for item in items if item["kind"] != "Pod"]
         self.pods = [replace(one, gone_at=NOW) if one.name in gone else one for one in pods]
         self.parts = {part.uid: replace(part, gone_at=NOW) if part.name in gone else part for part in parts}
-        self.groups = GroupCache().update({pod.uid: pod for pod in self.pods}, self.parts)
+        self.cache = GroupCache()
+        self.cache.update({pod.uid: pod for pod in self.pods}, self.parts, None)
+        self.groups = self.cache.listed
 
     def job(self, lost=(), late=()):
         (group,) = self.groups.values()
@@ -73,7 +75,10 @@ class Seen:
         return [group.attempt for group in self.groups.values() if group.attempt]
 
     def steps(self, nodes=NODES, lost=(), now=NOW):
-        return next_steps(self.attempts, FreeCapacity(nodes.values(), self.pods), lost, (), now, SettledAttempts())
+        return next_steps(self.attempts, self.free(nodes), lost, (), now)
+
+    def free(self, nodes=NODES):
+        return FreeCapacity(nodes, {name: held_by(pod for pod in self.pods if pod.node == name) for name in nodes})
 
     def step(self, **more):
         (step,) = self.steps(**more)
@@ -166,6 +171,27 @@ def test_recorded_end_counts_whatever_the_pods_say():
 
     assert (job.state, job.exit_code, job.ended_at, job.flags) == (State.NODE_FAIL, 9, NOW, frozenset())
     assert job.reason == "node n2 does not respond"
+
+
+def test_attempt_that_succeeded_before_a_stop_reached_its_pods_is_completed():
+    stop = end_annotation(PodEnd(state=State.PREEMPTED, at=NOW), NOW)
+    top = owner(admitted=("uid-acme-k1-1-0", "uid-acme-k1-1-1"), ended=stop)
+    done = [rank(i, top, ended_pod, on=f"n{i + 1}", exit_code=0, phase="Succeeded") for i in (0, 1)]
+    stopped = rank(1, top, ended_pod, on="n2", exit_code=143)
+
+    completed, preempted = Seen(top, *done).job(), Seen(top, done[0], stopped).job()
+
+    assert (completed.state, completed.exit_code) == (State.COMPLETED, 0)
+    assert (preempted.state, preempted.exit_code) == (State.PREEMPTED, None)
+
+
+def test_job_that_failed_because_others_deleted_its_pods_is_completed_if_they_had_succeeded():
+    failed = finished("Failed", reason="BackoffLimitExceeded")
+    top = owner(kind="Job", admitted=("uid-acme-k1-1-0",), nodes=("n1",), status=failed)
+
+    job = Seen(top, rank(0, top, ended_pod, on="n1", exit_code=0, phase="Succeeded")).job()
+
+    assert (job.state, job.exit_code) == (State.COMPLETED, 0)
 
 
 def test_deleted_owner_is_a_cancellation_unless_its_pods_had_ended():
@@ -308,7 +334,7 @@ def test_gang_waits_while_one_of_its_nodes_cannot_take_its_pod(changed, why):
     )
 
     assert seen.steps(nodes=nodes) == []
-    assert dict(obstacles(seen.attempts, FreeCapacity(nodes.values(), seen.pods))) == {top["metadata"]["uid"]: why}
+    assert dict(obstacles(seen.attempts, seen.free(nodes))) == {top["metadata"]["uid"]: why}
 
 
 def test_pods_of_others_hold_what_they_request():
@@ -341,17 +367,84 @@ def test_deleting_a_waiting_pod_cancels_its_attempt():
 # --- what is kept from one look to the next
 
 
+def steps_of(index, seen, lost=(), now=NOW):
+    """The attempts that a look considers, and their steps."""
+    index.update()
+    attempts = index.unsettled(lost, (), now)
+    steps = next_steps(attempts, seen.free(), lost, (), now)
+    index.settle(attempts, steps, lost, ())
+    return attempts, steps
+
+
+def index_of(seen):
+    return AttemptIndex(seen.cache, lambda attempt: True)
+
+
 def test_settled_attempt_is_looked_at_again_when_its_node_is_lost():
     top = owner(nodes=("n1",), admitted=("uid-acme-k1-1-0",))
-    seen, settled = Seen(top, rank(0, top, on="n1", **DELETING)), SettledAttempts()
+    seen = Seen(top, rank(0, top, on="n1", **DELETING))
+    index = index_of(seen)
 
-    def steps(lost):
-        return next_steps(seen.attempts, FreeCapacity(NODES.values(), seen.pods), lost, (), NOW, settled)
-
-    assert steps(()) == steps(()) == []
-    assert settled.unsettled(seen.attempts, (), ()) == []
-    (end,) = steps(("n1",))
+    assert steps_of(index, seen) == (list(index.all.values()), [])
+    assert steps_of(index, seen) == ([], [])
+    _, (end,) = steps_of(index, seen, lost=("n1",))
     assert end.end.state == State.NODE_FAIL
+
+
+def test_settled_attempt_is_looked_at_again_when_one_of_its_pods_changes():
+    top = owner(nodes=("n1",), admitted=("uid-acme-k1-1-0",))
+    seen = Seen(top, rank(0, top, on="n1"))
+    index = index_of(seen)
+    steps_of(index, seen)
+
+    failed = read_pod(rank(0, top, ended_pod, on="n1", exit_code=1), OWNERS)
+    seen.cache.update({failed.uid: failed}, seen.parts, {failed.uid})
+
+    _, (step,) = steps_of(index, seen)
+    assert (step.end.state, step.end.exit_code) == (State.FAILED, 1)
+
+
+def test_attempt_that_has_ended_is_looked_at_again_when_it_may_be_deleted():
+    end = end_annotation(PodEnd(state=State.CANCELLED, at=NOW), NOW)
+    top = owner(ended=end)
+    seen = Seen(top)
+    index = index_of(seen)
+
+    assert steps_of(index, seen)[1] == []
+    assert steps_of(index, seen, now=NOW + timedelta(hours=23)) == ([], [])
+    _, (step,) = steps_of(index, seen, now=NOW + timedelta(hours=25))
+    assert isinstance(step, DeleteOwner)
+
+
+def test_attempt_that_waits_for_others_is_looked_at_each_time():
+    top = owner(nodes=("n1",))
+    seen = Seen(top, rank(0, top), pod("other", on="n1", gpus=8))
+    index = index_of(seen)
+
+    assert steps_of(index, seen) == steps_of(index, seen) == (list(index.all.values()), [])
+    assert list(index.not_admitted) == list(index.all)
+
+
+def test_attempt_that_vanished_from_the_cluster_is_forgotten():
+    top = owner(nodes=("n1",))
+    seen = Seen(top, rank(0, top))
+    index = index_of(seen)
+    steps_of(index, seen)
+
+    seen.cache.update({}, {}, {"uid-acme-k1-1-0", top["metadata"]["uid"]})
+
+    assert steps_of(index, seen) == ([], [])
+    assert (index.all, index.not_admitted) == ({}, {})
+
+
+def test_pods_that_are_about_to_be_created_take_capacity_only_from_their_own_look():
+    seen = Seen(pod("other", on="n1", gpus=5))
+    need = PodNeed(gpus=2, cpus=1, memory_mb=1)
+    free = seen.free()
+
+    assert free.reserve("n1", need) == ""
+    assert "1 GPUs free" in free.reserve("n1", need)
+    assert seen.free().reserve("n1", need) == ""
 
 
 def test_job_is_read_again_when_its_group_or_the_lost_nodes_change():
@@ -360,10 +453,11 @@ def test_job_is_read_again_when_its_group_or_the_lost_nodes_change():
     cache = JobCache()
 
     def job(seen, lost=frozenset()):
-        (found,) = cache.jobs(seen.groups, seen.parts, {}, lost, frozenset())
+        (found,) = cache.jobs(seen.cache, seen.parts, {}, lost, frozenset())
         return found
 
     first = job(running)
     assert job(running) is first
     assert job(running, frozenset({"n1"})) is not first
-    assert job(failed).state == State.FAILED
+    running.cache.update({one.uid: one for one in failed.pods}, running.parts, {failed.pods[0].uid})
+    assert job(running).state == State.FAILED
