@@ -8,7 +8,6 @@ from datetime import datetime
 
 from django.db import connection
 
-from jobs.core.lifecycle import LIVE_STATES, State
 from jobs.models import Cluster, Job
 from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, EndedJob, decay_rate, jobs_in_order_of_ends
 
@@ -32,17 +31,24 @@ SELECT t.name, sum(part.used) FROM (
 ) part JOIN jobs_team t ON t.id = part.team_id GROUP BY t.name
 """  # noqa: S608 - the parts are constants
 
-# From the jobs to their attempts: a join of both may start at the ended attempts, which are the whole history. Named
-# states can use an index; "not final" would read all jobs of the cluster
+# Of the running jobs, which may be thousands, only those with a second attempt have ended ones. From jobs to attempts:
+# a join of both may start at the ended attempts, which are the whole history
 SELECT_ATTAINED = """
-SELECT j.id, served.s, served.by_speed FROM jobs_job j CROSS JOIN LATERAL (
+WITH candidates AS MATERIALIZED (
+  SELECT job_id AS id FROM jobs_attempt WHERE ended_at IS NULL AND number > 1
+  UNION ALL
+  SELECT id FROM jobs_job WHERE cluster_id = %(cluster)s AND state = 'PENDING'
+)
+SELECT j.id, served.s, served.by_speed FROM candidates c
+JOIN jobs_job j ON j.id = c.id AND j.cluster_id = %(cluster)s
+CROSS JOIN LATERAL (
   SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
           * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s,
          sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at)::float8 / a.slowdown)
           * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0)::float8 AS by_speed
   FROM jobs_attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL
 ) served
-WHERE j.cluster_id = %(cluster)s AND j.state = ANY(%(states)s) AND served.s IS NOT NULL
+WHERE served.s IS NOT NULL
 """
 
 # Each attempt is joined with the windows that it overlaps only
@@ -100,9 +106,8 @@ def learned_jobs(cluster: Cluster, most: int) -> list[EndedJob]:
 
 def attained_service(cluster: Cluster) -> tuple[dict[int, float], dict[int, float]]:
     """Return the GPU-seconds of ended attempts by id of the waiting or running job, and the same by the speeds of GPU
-    models. The cost grows with these jobs."""
-    values = {"cluster": cluster.pk, "states": sorted({State.PENDING, *LIVE_STATES})}
+    models. The cost grows with the waiting jobs and those that have run before."""
     with connection.cursor() as cursor:
-        cursor.execute(SELECT_ATTAINED, values)
+        cursor.execute(SELECT_ATTAINED, {"cluster": cluster.pk})
         rows = cursor.fetchall()
     return {job: gpu_s for job, gpu_s, _ in rows}, {job: by_speed for job, _, by_speed in rows}

@@ -7,9 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Case, Count, FloatField, Func, Max, OuterRef, Subquery, Sum, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    FilteredRelation,
+    FloatField,
+    Func,
+    Max,
+    OuterRef,
+    Q,
+    Subquery,
+    Sum,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce
 
 from jobs.core.gpu_models import SEPARATOR
@@ -64,18 +77,56 @@ class NodeUsage:
     shares: dict[int, int] = field(default_factory=dict)  # job id -> the GPU of which it has a share, or its MIG slice
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptUsage:
-    job_id: int
-    has_slice: bool  # it requests a MIG slice
+class LiveJob(NamedTuple):
+    """The columns of a job that holds nodes and of its live attempt, in the order of `LIVE_COLUMNS`. There may be ten
+    thousand, so they are read once per snapshot, as plain values. Without an attempt, which may end between two
+    queries, its columns are None.
+    """
+
+    id: int
+    name: str
+    title: str
+    user: int
+    team: int
+    kind: str
+    predicted_s: float | None
+    trees_predicted_s: float | None
+    nodes: int
+    gpus_per_node: int
+    gpu_milli: int
+    mig_profile: str
     cpus: int
     memory_mb: int
+    priority: int
+    preemptible: bool
+    deadline_at: datetime | None
+    started_at: datetime | None
+    time_limit: timedelta | None
+    array: str
+    exempt_time: timedelta
+    at_checkpoint: bool
+    per_day: int | None
+    attempt: int | None
     seen_running_at: datetime | None
     saved_at: datetime | None
     asked_at: datetime | None
-    stop_state: str
-    hangs: bool
-    slowdown: float
+    stop_state: str | None
+    slowdown: float | None
+
+    @property
+    def contract(self) -> PreemptionContract:
+        return PreemptionContract(exempt_time=self.exempt_time, at_checkpoint=self.at_checkpoint, per_day=self.per_day)
+
+
+LIVE_COLUMNS = (
+    *("pk", "public_id", "name", "user_id", "team_id", "kind"),
+    *("predicted_s", "trees_predicted_s"),
+    *("nodes", "gpus_per_node", "gpu_milli", "mig_profile", "cpus_per_node", "memory_per_node_mb"),
+    *("priority", "preemptible", "deadline_at", "started_at", "time_limit", "array_id"),
+    *CONTRACT_FIELDS,
+    *("live__pk", "live__seen_running_at", "live__saved_at", "live__checkpoint_asked_at", "live__stop_state"),
+    "live__slowdown",
+)
 
 
 @dataclass(kw_only=True)
@@ -194,27 +245,33 @@ def _last_slowdown() -> Case:
     return Case(found, default=Value(1.0), output_field=FloatField())
 
 
-def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[int, AttemptUsage]]:
-    """Return the usage by node id and the live attempts by job id. CPUs and memory count once per node, not per GPU."""
+def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], list[LiveJob]]:
+    """Return the usage by node id, and the jobs that hold nodes. CPUs and memory count once per node, not per GPU."""
     held: dict[int, NodeUsage] = defaultdict(NodeUsage)
     holders = list(Allocation.objects.live().filter(node__cluster=cluster).gpus_by_attempt_and_node())
-    attempts = _attempt_usages(cluster)
+    live = _live_jobs(cluster)
+    jobs = {job.attempt: job for job in live}
     for attempt_id, node_id, indices, milli in holders:
         gpus = [gpu for gpu in indices if gpu is not None]
         on = held[node_id]
         on.gpus.update(gpus)
         if milli < WHOLE_GPU:
             on.shared.update((gpu, on.shared.get(gpu, 0) + milli) for gpu in gpus)
-        if attempt_id not in attempts:  # the attempt ended between the two queries; the next turn sees its GPUs as free
-            continue
-        live = attempts[attempt_id]
-        has_share = milli < WHOLE_GPU or (live.has_slice and bool(gpus))
-        on.jobs[live.job_id] = 0 if has_share else len(gpus)
+        if (job := jobs.get(attempt_id)) is None:
+            continue  # the attempt ended between the two queries; the next turn sees its GPUs as free
+        has_share = milli < WHOLE_GPU or bool(job.mig_profile and gpus)
+        on.jobs[job.id] = 0 if has_share else len(gpus)
         if has_share:
-            on.shares[live.job_id] = gpus[0]
-        on.cpus += live.cpus
-        on.memory_mb += live.memory_mb
-    return held, {live.job_id: live for live in attempts.values()}
+            on.shares[job.id] = gpus[0]
+        on.cpus += job.cpus
+        on.memory_mb += job.memory_mb
+    return held, live
+
+
+def _live_jobs(cluster: Cluster) -> list[LiveJob]:
+    attempt = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
+    rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).alias(live=attempt).order_by()
+    return list(map(LiveJob._make, rows.values_list(*LIVE_COLUMNS)))
 
 
 def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
@@ -426,43 +483,6 @@ def _resource_need(
     )
 
 
-def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
-    hanging = set(ClusterCommand.objects.hanging().filter(cluster=cluster).order_by().values_list("attempt", flat=True))
-    # The state of the jobs leads the database to an index, also while it has no statistics of this cluster
-    rows = Attempt.objects.filter(job__cluster=cluster, job__state__in=LIVE_STATES, ended_at__isnull=True).order_by()
-    return {
-        pk: AttemptUsage(
-            job_id=job,
-            has_slice=bool(profile),
-            cpus=cpus,
-            memory_mb=memory_mb,
-            seen_running_at=began,
-            saved_at=saved_at,
-            asked_at=asked_at,
-            stop_state=stop_state,
-            hangs=pk in hanging,
-            slowdown=slowdown,
-        )
-        for pk, job, profile, cpus, memory_mb, began, saved_at, asked_at, stop_state, slowdown in rows.values_list(
-            *("pk", "job", "job__mig_profile", "job__cpus_per_node", "job__memory_per_node_mb"),
-            *("seen_running_at", "saved_at", "checkpoint_asked_at", "stop_state", "slowdown"),
-        )
-    }
-
-
-RUNNING_COLUMNS = (
-    "priority",
-    "preemptible",
-    "deadline_at",
-    "started_at",
-    "time_limit",
-    "array_id",
-    "cpus_per_node",
-    "memory_per_node_mb",
-    *CONTRACT_FIELDS,
-)
-
-
 def _preemption_times(cluster: Cluster, now: datetime) -> dict[int, tuple[datetime, ...]]:
     """Return when each live job with a daily maximum was preempted within the last day."""
     times: dict[int, list[datetime]] = defaultdict(list)
@@ -478,65 +498,55 @@ def _running(
     teams: Mapping[int, str],
     places: Mapping[int, Mapping[int, int]],
     shared_gpus: Mapping[int, int],
-    live: Mapping[int, AttemptUsage],
+    live: Sequence[LiveJob],
     now: datetime,
     predictions: StoredPredictions,
 ) -> Iterable[RunningJob]:
     """Yield the running jobs, and add their predicted run times to `predictions`. A job whose cancellation hangs is not
     marked as stopping: its GPUs may never become free, so no other job may count on them."""
-    rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
-    columns = (*PREDICTION_COLUMNS, *IDENTITY_COLUMNS, "nodes", "gpus_per_node", "gpu_milli", *RUNNING_COLUMNS)
-    found = list(rows.values_list(*columns))
-    # The last column is the daily maximum, which few jobs have
-    preempted_at = _preemption_times(cluster, now) if any(row[-1] is not None for row in found) else {}
-    for predicted, by_trees, pk, name, title, user, team, kind, *rest in found:
-        if predicted is not None:
-            predictions.add(pk, predicted, by_trees)
-        nodes, gpus, milli, priority, preemptible, deadline_at, started_at, *rest = rest
-        time_limit, array, cpus, memory_mb, *terms = rest
-        attempt = live.get(pk)
-        facts = _preemption_facts(attempt, preempted_at.get(pk, ()))
-        hangs = bool(attempt and attempt.hangs)
+    commands = ClusterCommand.objects.hanging().filter(cluster=cluster).order_by()
+    hanging = set(commands.values_list("attempt", flat=True))
+    # Few jobs have a daily maximum
+    preempted_at = _preemption_times(cluster, now) if any(job.per_day is not None for job in live) else {}
+    for job in live:
+        if job.predicted_s is not None:
+            predictions.add(job.id, job.predicted_s, job.trees_predicted_s)
+        hangs = job.attempt in hanging
+        standing, asked_at = ANY_TIME, job.asked_at
+        if job.preemptible or asked_at:
+            facts = PreemptionFacts(
+                started_at=job.seen_running_at,
+                saved_at=job.saved_at,
+                asked_at=asked_at,
+                preempted_at=preempted_at.get(job.id, ()),
+            )
+            standing = job.contract.standing(facts, now) if job.preemptible else ANY_TIME
+            asked_at = asked_at if facts.has_open_request else None
         yield RunningJob(
-            id=pk,
-            name=name,
-            team=teams[team],
-            kind=KIND_BY_VALUE[kind],
-            gpus=nodes * gpus,
-            priority=priority,
-            preemptible=preemptible and not hangs,
-            deadline_at=deadline_at,
-            started_at=started_at,
-            time_limit=time_limit,
-            array=array,
-            places=places.get(pk, {}),
-            gpu_milli=milli if pk in shared_gpus else 0,
-            shared_gpu=shared_gpus.get(pk, 0),
-            cpus=cpus,
-            memory_mb=memory_mb,
-            saved_at=attempt.saved_at if attempt else None,
-            stopping=bool(attempt and attempt.stop_state and not hangs),
-            standing=_contract(*terms).standing(facts, now) if preemptible else ANY_TIME,
-            asked_at=facts.asked_at if facts.has_open_request else None,
-            user=str(user),
-            title=title,
-            slowdown=attempt.slowdown if attempt else 1.0,
+            id=job.id,
+            name=job.name,
+            team=teams[job.team],
+            kind=KIND_BY_VALUE[job.kind],
+            gpus=job.nodes * job.gpus_per_node,
+            priority=job.priority,
+            preemptible=job.preemptible and not hangs,
+            deadline_at=job.deadline_at,
+            started_at=job.started_at,
+            time_limit=job.time_limit,
+            array=job.array,
+            places=places.get(job.id, {}),
+            gpu_milli=job.gpu_milli if job.id in shared_gpus else 0,
+            shared_gpu=shared_gpus.get(job.id, 0),
+            cpus=job.cpus,
+            memory_mb=job.memory_mb,
+            saved_at=job.saved_at,
+            stopping=bool(job.stop_state and not hangs),
+            standing=standing,
+            asked_at=asked_at,
+            user=str(job.user),
+            title=job.title,
+            slowdown=job.slowdown or 1.0,
         )
-
-
-def _contract(exempt_time: timedelta, at_checkpoint: bool, per_day: int | None) -> PreemptionContract:
-    return PreemptionContract(exempt_time=exempt_time, at_checkpoint=at_checkpoint, per_day=per_day)
-
-
-def _preemption_facts(attempt: AttemptUsage | None, preempted_at: tuple[datetime, ...]) -> PreemptionFacts:
-    if attempt is None:
-        return PreemptionFacts(preempted_at=preempted_at)
-    return PreemptionFacts(
-        started_at=attempt.seen_running_at,
-        saved_at=attempt.saved_at,
-        asked_at=attempt.asked_at,
-        preempted_at=preempted_at,
-    )
 
 
 def _quotas(cluster: Cluster) -> Iterable[QuotaView]:

@@ -60,6 +60,21 @@ def facts(
     )
 
 
+def runs_as_known(
+    seen: BackendJob,
+    backend_id: str,
+    confirmed_at: datetime | None,
+    state: str,
+    missing_since: datetime | None,
+    *_: object,
+) -> bool:
+    """Whether the job runs as the attempt says, so that nothing has changed. A short form of `observed_changes` for
+    nearly all of thousands of attempts. Its arguments are those of `facts`.
+    """
+    is_same = seen.backend_id == backend_id and missing_since is None and confirmed_at is not None
+    return is_same and seen.state == State.RUNNING and state != State.SUSPENDED
+
+
 def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, now: datetime) -> bool:
     """Apply the changes that the cluster shows. Return whether the attempt's state changed."""
     # Foreign jobs have no attempt record

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import has_unknown_outcome
@@ -39,7 +39,13 @@ from jobs.models import (
 )
 from scheduling.backends.base import Backend, BackendJob, BackendNode, ClusterListing
 from scheduling.core import observations
-from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts, settle_reappeared
+from scheduling.loops.observe.attempt_changes import (
+    ATTEMPT_FACT_COLUMNS,
+    apply_observations,
+    facts,
+    runs_as_known,
+    settle_reappeared,
+)
 from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
 from scheduling.loops.observe.node_test_keys import is_node_test
 from scheduling.loops.observe.nodes import sync_nodes
@@ -82,6 +88,8 @@ def _with_labeled_gpus(cluster: Cluster, jobs: ClusterListing[BackendJob]) -> Cl
         by_pod = holders.setdefault(node, defaultdict(list))
         for index, pod in pods.items():
             by_pod[pod].append(int(index))
+    if not holders:
+        return jobs
     return ClusterListing((observations.with_labeled_gpus(job, holders) for job in jobs), jobs.unreadable)
 
 
@@ -95,24 +103,23 @@ class SyncedAttempt(NamedTuple):
 def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
     """Return the live attempts by key. They are read as plain columns, because there may be thousands."""
     ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
-    lacking = _attempts_without_gpus(ours)
+    requests_gpus = Q(job__gpus_per_node__gt=0) | Q(job__gpu_milli__gt=0)
+    # Adopted ones, and those restored before they ran
+    may_lack_gpus = requests_gpus & (Q(nodelist="") | ~Q(job__foreign_key=""))
+    columns = ("key", "pk", ~Q(log_path=""), may_lack_gpus, *ATTEMPT_FACT_COLUMNS)
+    rows = list(ours.values_list(*columns))
+    lacking = _attempts_without_gpus([pk for _, pk, _, may_lack, *_ in rows if may_lack])
     return {
-        key: SyncedAttempt(pk=pk, has_record=bool(log_path), has_gpus=pk not in lacking, known=tuple(known))
-        for key, pk, log_path, *known in ours.values_list("key", "pk", "log_path", *ATTEMPT_FACT_COLUMNS)
+        key: SyncedAttempt(pk, has_record, pk not in lacking, tuple(known)) for key, pk, has_record, _, *known in rows
     }
 
 
-def _attempts_without_gpus(ours: QuerySet[Attempt]) -> set[int]:
-    """Return the attempts that request GPUs but have no allocations yet: adopted ones, and those restored before they
-    ran."""
-    requests_gpus = Q(job__gpus_per_node__gt=0) | Q(job__gpu_milli__gt=0)
-    taken_over = ours.filter(requests_gpus, Q(nodelist="") | ~Q(job__foreign_key=""))
-    ids = set(taken_over.values_list("pk", flat=True))
-    if not ids:
-        return ids
-    return ids - set(
-        Allocation.objects.live().filter(attempt__in=ids, gpu__isnull=False).values_list("attempt_id", flat=True)
-    )
+def _attempts_without_gpus(attempt_ids: Sequence[int]) -> set[int]:
+    """Return those of the attempts that have no GPUs allocated."""
+    if not attempt_ids:
+        return set()
+    allocations = Allocation.objects.live().filter(attempt__in=attempt_ids, gpu__isnull=False)
+    return set(attempt_ids) - set(allocations.values_list("attempt_id", flat=True))
 
 
 def _attempt_key(job: BackendJob, installation: str) -> str:
@@ -171,6 +178,8 @@ def _sync_attempts(
         if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
             continue
         picked, duplicates = observations.pick_job(seen, backend_id)
+        if picked and not duplicates and runs_as_known(picked, *attempt.known):
+            continue  # nearly all
         facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
         if observations.has_observed_changes(facts_now, picked, now):
             news[attempt.pk] = picked

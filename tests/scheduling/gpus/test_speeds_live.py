@@ -362,6 +362,7 @@ def test_attained_service_counts_by_the_speed_of_the_model(seren):
     Attempt.objects.filter(pk=attempt.pk).update(slowdown=4.0)
     promised = Attempt.objects.get(pk=attempt.pk).promised_at
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=promised + timedelta(seconds=100))
+    Job.objects.filter(pk=job.pk).update(state=State.PENDING)
 
     past = snapshot.take_snapshot(seren, clock.now()).history
 

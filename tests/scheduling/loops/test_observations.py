@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.core.lifecycle import Flag, State
 from scheduling.backends.base import BackendJob
@@ -20,6 +22,8 @@ from scheduling.core.observations import (
     pick_job,
     topology,
 )
+from scheduling.loops.observe import attempt_changes
+from scheduling.loops.observe.attempt_changes import runs_as_known
 from tests.make import NOON
 
 AGO = NOON - timedelta(minutes=1)
@@ -90,6 +94,36 @@ def seen(state=State.RUNNING, **fields):
 )
 def test_observed_state_gives_these_changes(known, look, news):
     assert observed_changes(known, look, NOON) == news
+
+
+@given(
+    backend_id=st.sampled_from(("", "7")),
+    confirmed_at=st.sampled_from((None, AGO)),
+    attempt_state=st.sampled_from((State.RUNNING, State.SUSPENDED)),
+    missing_since=st.sampled_from((None, AGO)),
+    stop_state=st.sampled_from(("", State.CANCELLED)),
+    has_record=st.booleans(),
+    look=st.builds(
+        seen,
+        st.sampled_from(State),
+        flags=st.frozensets(st.sampled_from(Flag)),
+        started_at=st.sampled_from((None, AGO)),
+        exit_code=st.sampled_from((None, 0, 1)),
+        held=st.booleans(),
+    ),
+)
+def test_attempt_that_runs_as_known_has_no_changes(
+    backend_id, confirmed_at, attempt_state, missing_since, stop_state, has_record, look
+):
+    known = (backend_id, confirmed_at, attempt_state, missing_since, AGO, stop_state, 1, None)
+
+    if runs_as_known(look, *known):
+        assert observed_changes(attempt_changes.facts(*known, sent=True, has_record=has_record), look, NOON) == []
+
+
+def test_running_attempt_runs_as_known():
+    assert runs_as_known(seen(), "7", AGO, State.RUNNING, None)
+    assert not runs_as_known(seen(State.FAILED), "7", AGO, State.RUNNING, None)
 
 
 def test_of_two_jobs_with_one_key_the_recorded_one_counts():

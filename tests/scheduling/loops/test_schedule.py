@@ -249,7 +249,7 @@ def test_advise_mode_records_what_acme_would_do(cluster):
 def test_snapshot_needs_the_same_number_of_queries_for_many_jobs(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()
-    with django_assert_num_queries(14):
+    with django_assert_num_queries(13):
         snapshot.take_snapshot(cluster, now)
 
 
