@@ -42,6 +42,7 @@ create table if not exists object (
 create table if not exists machine (name text primary key, place integer not null, body text not null);
 create table if not exists pod_runtime (uid text primary key, body text not null);
 create table if not exists execution (id integer primary key, body text not null);
+create table if not exists effect (line text not null);
 create table if not exists version (one integer primary key check (one = 1), most integer not null);
 """
 
@@ -85,8 +86,14 @@ class ClusterDatabase(SimulatorDatabase):
             self._write_values("pod_runtime", "uid", changes.pods)
             self._write_values("execution", "id", changes.executions)
             self._upsert_faults(changes.faults)
+            self._db.execute("delete from effect")  # they were appended to their file before this write began
+            self._db.executemany("insert into effect values (?)", [(line,) for line in changes.effects])
             if changes.clock is not None:
                 self._db.execute("insert or replace into clock values (1, ?)", (to_json(changes.clock),))
+
+    def newest_effects(self) -> list[str]:
+        """The lines of the last write, which may be missing in the effects file if the server was killed."""
+        return [line for (line,) in self._db.execute("select line from effect order by rowid")]
 
     def reserve_versions(self, version: int) -> None:
         """Make sure that a restart begins after this version."""

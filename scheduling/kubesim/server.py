@@ -50,7 +50,7 @@ from starlette.websockets import WebSocket
 
 from scheduling.slurmsim.clocks import lowered_clocks
 from scheduling.slurmsim.commits import CommitQueue
-from scheduling.slurmsim.effects import EffectsFile
+from scheduling.slurmsim.effects import EffectsFile, PendingEffects
 from scheduling.slurmsim.faults import FaultModel
 from scheduling.slurmsim.request_bodies import parse_clocks, parse_job_plans
 from scheduling.slurmsim.scripts import kernel_log
@@ -94,7 +94,8 @@ class KubernetesServer:
         self._database = ClusterDatabase(options.state / "cluster.sqlite3")
         seed = self._seed = int(self._database.setting_or_default("seed", str(options.seed)))
         secret = self._database.setting_or_default("token-secret", token_hex(32))
-        self._effects = EffectsFile(options.state)
+        self._effects, self._pending_effects = EffectsFile(options.state), PendingEffects()
+        self._effects.append(self._database.newest_effects())
         self._kernel_logs = KernelLogWriter(options.log_root)
         programs = self._programs()
         now = self._time()
@@ -117,7 +118,7 @@ class KubernetesServer:
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
         self._commands = programs.commands(self.cluster, self._time)
-        self._commits = CommitQueue(self.cluster, self._database, self._drop_deleted_pods)
+        self._commits = CommitQueue(self, self._database, self._finish_commit)
         self._signal = VersionSignal(0)
 
     def _time(self) -> float:
@@ -127,8 +128,10 @@ class KubernetesServer:
     def _programs(self) -> Programs:
         """What runs in pods: simulated programs, or processes of this machine."""
         options = self._options
-        build = process_programs if options.execute else simulated_programs
-        programs = build(options, self._seed, self._effects, self._logged_pods)
+        if options.execute:
+            programs = process_programs(options, self._seed, self._effects, self._logged_pods)
+        else:
+            programs = simulated_programs(options, self._seed, self._pending_effects, self._logged_pods)
         self._pod_logs, self._run_of_job = programs.logs, programs.run_of_job
         return programs
 
@@ -407,8 +410,13 @@ class KubernetesServer:
         self._database.close()
         self._effects.close()
 
-    def _drop_deleted_pods(self, changes: ClusterChanges) -> None:
-        """Delete the logs of pods that are gone."""
+    def take_changes(self) -> ClusterChanges:
+        """Everything that changed since the last call, for the database."""
+        return replace(self.cluster.take_changes(), effects=self._pending_effects.take())
+
+    def _finish_commit(self, changes: ClusterChanges) -> None:
+        """Append the effects to their file, and delete the logs of pods that are gone."""
+        self._effects.append(changes.effects)
         for uid, runtime in changes.pods.items():
             if runtime is not None:
                 self._known_pods[uid] = runtime

@@ -144,8 +144,8 @@ class ClusterChanges:
     executions: dict[int, Execution | None] = field(default_factory=dict)
     faults: tuple[ClusterFault, ...] = ()
     clock: ClusterClock | None = None
+    effects: tuple[str, ...] = ()  # lines for the effects file
 
     def __bool__(self) -> bool:
-        return bool(
-            self.objects or self.machines or self.pods or self.executions or self.faults or self.clock is not None
-        )
+        values = (self.objects, self.machines, self.pods, self.executions, self.faults, self.effects)
+        return any(values) or self.clock is not None

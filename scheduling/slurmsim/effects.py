@@ -1,6 +1,6 @@
 """The effects file: which commands really started and ended, as evidence for tests of a control plane.
 
-Each event is one line of JSON, appended in a single write before the change is visible through the API:
+Each event is one line of JSON, appended in a single write before the change is confirmed through the API:
 
     {"event":"end","job_id":12,"key":"k3v9q2m7:0vqrm34vg06.2","at":1800000000.5,"exit_code":0,"signal":null}
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .values import ProcessExit, SlurmJob
@@ -39,16 +39,13 @@ class EffectsFile:
         os.close(self._fd)
 
     def record_start(self, job: SlurmJob, at: float) -> None:
-        self._append_event("start", job, at, {"exit_code": None, "signal": None})
+        self.append([start_line(job, at)])
 
     def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
-        status = {"exit_code": None if exit_status.signal else exit_status.code, "signal": exit_status.signal or None}
-        self._append_event("end", job, at, status)
+        self.append([end_line(job, at, exit_status)])
 
-    def _append_event(self, event: str, job: SlurmJob, at: float, status: Mapping[str, int | None]) -> None:
-        key = job.request.comment.removeprefix("acme:")
-        line = json.dumps({"event": event, "job_id": job.id, "key": key, "at": at, **status}, separators=(",", ":"))
-        text = f"{line}\n".encode()
+    def append(self, lines: Sequence[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines).encode()
         try:
             if os.write(self._fd, text) == len(text):
                 return
@@ -57,6 +54,39 @@ class EffectsFile:
         # Continuing would show a change whose effect is not recorded. After a restart the event is reported again.
         log.critical("cannot write the effects file; stopping the server")
         os._exit(1)
+
+
+class PendingEffects:
+    """Effects of changes that are not on disk yet. A simulated cluster that numbers its commands when they start must
+    store the number first: one that was killed in between would start the same command again under another number.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def record_start(self, job: SlurmJob, at: float) -> None:
+        self._lines.append(start_line(job, at))
+
+    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
+        self._lines.append(end_line(job, at, exit_status))
+
+    def take(self) -> tuple[str, ...]:
+        lines, self._lines = tuple(self._lines), []
+        return lines
+
+
+def start_line(job: SlurmJob, at: float) -> str:
+    return _line("start", job, at, {"exit_code": None, "signal": None})
+
+
+def end_line(job: SlurmJob, at: float, exit_status: ProcessExit) -> str:
+    status = {"exit_code": None if exit_status.signal else exit_status.code, "signal": exit_status.signal or None}
+    return _line("end", job, at, status)
+
+
+def _line(event: str, job: SlurmJob, at: float, status: Mapping[str, int | None]) -> str:
+    key = job.request.comment.removeprefix("acme:")
+    return json.dumps({"event": event, "job_id": job.id, "key": key, "at": at, **status}, separators=(",", ":"))
 
 
 def _ends_in_newline(fd: int) -> bool:

@@ -13,6 +13,9 @@ import pytest
 
 from scheduling.kubesim.objects import seconds_of
 from scheduling.kubesim.options import InvalidOption, parse_options
+from scheduling.slurmsim.effects import EffectsFile, PendingEffects
+from scheduling.slurmsim.values import SlurmJob, SlurmJobRequest
+from tests.chaos.effects import FILE_NAME, read_effects
 from tests.patience import until
 
 from .make import job, pod
@@ -391,8 +394,34 @@ def test_killed_server_loses_nothing_that_it_confirmed(tmp_path):
         assert [one["object"].get("code") for one in events] == [410]
         longer = until(lambda: (text := cluster.client.get(f"{PODS}/long/log").text) != before and text)
         assert longer.startswith(before) and len(longer.splitlines()) == len(set(longer.splitlines()))
-        effects = (cluster.state / "job_effects.jsonl").read_text()
-        assert effects.count('"event":"start"') == 2
+        assert sum(effect.starts for effect in read_effects(cluster.state / FILE_NAME)) == 2
+
+
+def test_effects_of_a_stored_change_are_written_again_after_a_kill(tmp_path):
+    with KubernetesProcess(tmp_path / "kalos", "--nodes", "1") as cluster:
+        cluster.call("POST", PODS, pod("short", node="kalos-001", seconds=0.5))
+        has_phase(cluster, "short", "Succeeded")
+        file = cluster.state / FILE_NAME
+        until(lambda: len(read_effects(file)) == 2)
+        before = read_effects(file)
+        cluster.kill()
+        file.write_text(file.read_text().splitlines(keepends=True)[0])  # killed before it had appended the end
+
+        cluster.start()
+
+        assert read_effects(file) == before
+
+
+def test_effects_of_a_change_that_is_not_stored_are_not_written(tmp_path):
+    recorded = PendingEffects()
+    file = EffectsFile(tmp_path)
+    request = SlurmJobRequest(name="t", user="ada", account="vision", comment="acme:me:k.1")
+    recorded.record_start(SlurmJob(id=7, request=request, submitted_at=0.0), at=1.0)
+
+    assert read_effects(tmp_path / FILE_NAME) == []
+    file.append(recorded.take())
+    assert [effect.job_id for effect in read_effects(tmp_path / FILE_NAME)] == [7]
+    assert recorded.take() == ()
 
 
 def test_second_server_on_the_same_state_does_not_start(cluster):

@@ -332,7 +332,7 @@ GPU_TYPES = ReplayGpuTypes(
 )
 
 
-def trace_of_types(seed, jobs=30):
+def trace_of_types(seed, jobs=16):
     """Jobs of three names: `z` has no speeds. Run times are whole seconds on both models."""
     dice = np.random.default_rng(seed)
     columns = {name: dice.choice(list(words), jobs).tolist() for name, words in (("users", "pq"), ("names", "xyz"))}
