@@ -58,7 +58,6 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load_before": os.getloadavg()[0],
             "python": platform.python_version(),
-            "engine": engine_mode(),
         }
     }
     with ExitStack() as stack:
@@ -74,6 +73,7 @@ def main() -> None:
             }
         if "starts" in parts:
             figures["starts"] = measure_starts()
+    figures["machine"]["engine"] = engine_mode()  # after its import
     print(figures_table(figures), file=sys.stderr)
     print(json.dumps(figures, indent=1))
 

@@ -41,10 +41,10 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=1_000)
     parser.add_argument("--turns", type=int, default=10)
     options = parser.parse_args()
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "engine": engine_mode()}
     with ExitStack() as stack:
         start_database(stack)
         figures = measure(options, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acme-bench-"))))
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "engine": engine_mode()}
     print(json.dumps({"machine": machine, **figures}, indent=1))
 
 

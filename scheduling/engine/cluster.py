@@ -137,9 +137,11 @@ class WaitingJob:
     title: str = ""  # the name given by its owner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class RunningJob:
-    """A job that holds nodes."""
+    """A job that holds nodes. Not frozen, because a snapshot may have ten thousand and frozen ones are four times as
+    slow to create. Nothing changes them.
+    """
 
     id: int
     name: str

@@ -277,8 +277,9 @@ def _fill_missing_gpus(
 ) -> None:
     """Record the GPUs of adopted attempts, and of attempts restored before they ran."""
     for key, attempt in live.items():
-        gpus = next((job.gpus for job in by_name.get(key, []) if job.gpus), None)
-        if gpus and not attempt.has_gpus:
+        if attempt.has_gpus:
+            continue
+        if gpus := next((job.gpus for job in by_name.get(key, []) if job.gpus), None):
             with skip_row_on_error(f"the GPUs of {key}"):
                 job_actions.record_adopted_gpus(attempt.pk, cluster, gpus)
 

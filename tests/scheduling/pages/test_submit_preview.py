@@ -239,7 +239,7 @@ def test_the_number_of_queries_does_not_depend_on_the_queue(ada, seren, django_a
     make.jobs(*[{"gpus_per_node": 8}] * 5, by="ben")
 
     # session, user, teams, clusters, shape, snapshot and its version, circuit, past jobs, learned run times
-    with django_assert_num_queries(33):
+    with django_assert_num_queries(32):
         preview(ada, seren)
     # The snapshot, the past jobs and the engine's answer are cached
     with django_assert_num_queries(16):
