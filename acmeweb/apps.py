@@ -8,4 +8,4 @@ class AcmeWebConfig(AppConfig):
         # Processes that only send tasks need the broker's address too
         from acmeweb import celery, database_times  # noqa: F401
 
-        database_times.use_fast_time_loaders_in_new_connections()
+        database_times.use_fast_time_loader_in_new_connections()

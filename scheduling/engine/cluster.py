@@ -1,4 +1,4 @@
-"""The cluster as the engine sees it, and the decisions that it returns. Plain frozen values without behavior.
+"""The cluster as the engine sees it, and the decisions that it returns. Plain values that nothing changes.
 
 A `ClusterSnapshot` is everything a policy may look at. The answer is `TurnDecisions`: which jobs start and exactly
 where, which jobs stop, and why each of the others waits.

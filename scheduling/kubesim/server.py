@@ -118,7 +118,7 @@ class KubernetesServer:
         self._database.reserve_versions(self.cluster.store.version)
         self.cluster.advance_to(now)  # process what was due while the server was down
         self._commands = programs.commands(self.cluster, self._time)
-        self._commits = CommitQueue(self, self._database, self._finish_commit)
+        self._commits = CommitQueue(self, self, self._drop_deleted_pods)
         self._signal = VersionSignal(0)
 
     def _time(self) -> float:
@@ -414,9 +414,13 @@ class KubernetesServer:
         """Everything that changed since the last call, for the database."""
         return replace(self.cluster.take_changes(), effects=self._pending_effects.take())
 
-    def _finish_commit(self, changes: ClusterChanges) -> None:
-        """Append the effects to their file, and delete the logs of pods that are gone."""
+    def write(self, changes: ClusterChanges) -> None:
+        """Write the changes to the database, then their effects to the file."""
+        self._database.write(changes)
         self._effects.append(changes.effects)
+
+    def _drop_deleted_pods(self, changes: ClusterChanges) -> None:
+        """Delete the logs of pods that are gone."""
         for uid, runtime in changes.pods.items():
             if runtime is not None:
                 self._known_pods[uid] = runtime

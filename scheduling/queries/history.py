@@ -35,12 +35,13 @@ SELECT t.name, sum(part.used) FROM (
 # a join of both may start at the ended attempts, which are the whole history
 SELECT_ATTAINED = """
 WITH candidates AS MATERIALIZED (
-  SELECT job_id AS id FROM jobs_attempt WHERE ended_at IS NULL AND number > 1
+  SELECT j.id, j.nodes, j.gpus_per_node, j.gpu_milli
+  FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id AND j.cluster_id = %(cluster)s
+  WHERE a.ended_at IS NULL AND a.number > 1
   UNION ALL
-  SELECT id FROM jobs_job WHERE cluster_id = %(cluster)s AND state = 'PENDING'
+  SELECT id, nodes, gpus_per_node, gpu_milli FROM jobs_job WHERE cluster_id = %(cluster)s AND state = 'PENDING'
 )
-SELECT j.id, served.s, served.by_speed FROM candidates c
-JOIN jobs_job j ON j.id = c.id AND j.cluster_id = %(cluster)s
+SELECT j.id, served.s, served.by_speed FROM candidates j
 CROSS JOIN LATERAL (
   SELECT (sum(extract(epoch FROM greatest(a.ended_at, a.promised_at) - a.promised_at))
           * (j.nodes * j.gpus_per_node + j.gpu_milli / 1000.0))::float8 AS s,

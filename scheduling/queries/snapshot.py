@@ -79,8 +79,7 @@ class NodeUsage:
 
 class LiveJob(NamedTuple):
     """The columns of a job that holds nodes and of its live attempt, in the order of `LIVE_COLUMNS`. There may be ten
-    thousand, so they are read once per snapshot, as plain values. Without an attempt, which may end between two
-    queries, its columns are None.
+    thousand, so they are read once per snapshot, as plain values. Without a live attempt, its columns are None.
     """
 
     id: int
@@ -143,15 +142,15 @@ class StoredPredictions:
 
 
 def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
-    held, live = usage_by_node(cluster)
     teams = _team_names()
+    predictions = StoredPredictions()
+    needs: dict[tuple[Any, ...], ResourceRequest] = {}
+    waiting = tuple(_waiting(cluster, teams, predictions, needs))
+    held, live = usage_by_node(cluster)
     places, shared_gpus = _places(held)
     nodes = list(Node.objects.filter(cluster=cluster))
     boots = remaining_boots(cluster, nodes, now)
     windows = tuple(_windows(cluster, nodes, now))
-    predictions = StoredPredictions()
-    needs: dict[tuple[Any, ...], ResourceRequest] = {}
-    waiting = tuple(_waiting(cluster, teams, predictions, needs))
     attained, attained_by_speed = history.attained_service(cluster)
     picture = ClusterSnapshot(
         now=now,
@@ -513,14 +512,14 @@ def _running(
             predictions.add(job.id, job.predicted_s, job.trees_predicted_s)
         hangs = job.attempt in hanging
         standing, asked_at = ANY_TIME, job.asked_at
-        if job.preemptible or asked_at:
+        if job.preemptible or asked_at:  # others need no facts
             facts = PreemptionFacts(
                 started_at=job.seen_running_at,
                 saved_at=job.saved_at,
                 asked_at=asked_at,
                 preempted_at=preempted_at.get(job.id, ()),
             )
-            standing = job.contract.standing(facts, now) if job.preemptible else ANY_TIME
+            standing = job.contract.standing(facts, now) if job.preemptible else standing
             asked_at = asked_at if facts.has_open_request else None
         yield RunningJob(
             id=job.id,

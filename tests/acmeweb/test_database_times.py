@@ -6,7 +6,7 @@ from django.utils.timezone import is_aware
 from psycopg import pq
 from psycopg.postgres import types
 
-from acmeweb.database_times import CachedIntervalLoader, UtcTimeLoader
+from acmeweb.database_times import UtcTimeLoader
 
 TIMES = (
     datetime(2026, 11, 26, 20, 4, 59, 123456, tzinfo=UTC),
@@ -37,14 +37,3 @@ def test_a_time_that_python_cannot_hold_is_an_error_and_not_another_time() -> No
     with connection.cursor() as cursor, pytest.raises(DataError, match="after year 10K"):
         cursor.execute("SELECT 'infinity'::timestamptz")
         cursor.fetchone()
-
-
-DURATIONS = (timedelta(0), timedelta(days=3, seconds=1), timedelta(microseconds=-1), timedelta(days=-2, minutes=5))
-
-
-@pytest.mark.django_db
-def test_durations_come_back_as_they_were() -> None:
-    with connection.cursor() as cursor:
-        assert cursor.adapters.get_loader(types["interval"].oid, pq.Format.TEXT) is CachedIntervalLoader
-        cursor.execute("SELECT unnest(%s::interval[])", [[*DURATIONS, *DURATIONS]])
-        assert [duration for (duration,) in cursor] == [*DURATIONS, *DURATIONS]

@@ -1,7 +1,7 @@
 """Reads the cluster's own file about commands that it ran: `job_effects.jsonl`, one line per start and end.
 
-The cluster writes the file before a change is visible, so it does not depend on Acme's records. The order of its lines
-is the order of events. A cluster that was killed and restarted may repeat a line.
+The cluster writes the file before a change is confirmed, so it does not depend on Acme's records. The order of its
+lines is the order of events. A cluster that was killed and restarted may repeat a line.
 """
 
 from __future__ import annotations

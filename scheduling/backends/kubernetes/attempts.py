@@ -4,7 +4,7 @@ An attempt ends with the first of these:
 
 | what happened | state |
 |---|---|
-| all admitted pods succeeded; a stopped pod does not (`pod_script`) | COMPLETED, whatever was recorded meanwhile |
+| all admitted pods succeeded, which a stopped pod never does (`pod_script`) | COMPLETED, whatever was recorded |
 | Acme recorded an end (`plans`): cancelled, evicted, or one of the rows below | that state |
 | its Job has failed or completed | as for all Jobs; the cause is that of its first failed pod |
 | an admitted pod failed or was deleted | that of the pod, whatever the others do |
@@ -113,13 +113,14 @@ def _age(pod: Pod) -> tuple[datetime, str]:
 def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str] = ()) -> PodEnd | None:
     """How the attempt ended; None while it has not. `late` are the uids of pods that exist, but were not seen yet."""
     owner, plan = attempt.owner, attempt.plan
-    if success := _success(attempt):
-        return success
-    if plan.ended:
+    success = _success(attempt)
+    if plan.ended and not (success and plan.ended.state != State.COMPLETED and _succeeded_by_itself(attempt)):
         return plan.ended
+    if success and _succeeded_by_itself(attempt):
+        return success
     if owner.end:
         return None if _is_job_late(attempt, owner.end) else _job_end(attempt, owner.end, lost_nodes)
-    end = _end_of_members(attempt, lost_nodes, late)
+    end = success or _first_failure(attempt, lost_nodes, late)
     if owner.gone_at and end is None:
         return PodEnd(state=State.CANCELLED, at=owner.gone_at, reason="deleted")
     return end
@@ -131,7 +132,14 @@ def _success(attempt: OwnAttempt) -> PodEnd | None:
     ends = [pod.end for pod in pods if pod and pod.end and pod.end.state == State.COMPLETED]
     if not ends or len(ends) < len(pods):
         return None
-    return PodEnd(state=State.COMPLETED, at=max((end.at for end in ends if end.at), default=None), exit_code=0)
+    recorded = [attempt.plan.ended, attempt.owner.end]
+    at = max((end.at for end in ends if end.at), default=None) or next((one.at for one in recorded if one), None)
+    return PodEnd(state=State.COMPLETED, at=at or attempt.owner.gone_at, exit_code=0)
+
+
+def _succeeded_by_itself(attempt: OwnAttempt) -> bool:
+    """Whether the success of its pods says that no stop reached them."""
+    return all(pod.fails_if_stopped for pod in attempt.members if pod)
 
 
 def _is_job_late(attempt: OwnAttempt, end: PodEnd) -> bool:
@@ -151,7 +159,7 @@ def _job_end(attempt: OwnAttempt, end: PodEnd, lost_nodes: Collection[str]) -> P
     return with_cause(end, attempt.pods, lost_nodes)
 
 
-def _end_of_members(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> PodEnd | None:
+def _first_failure(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> PodEnd | None:
     plan = attempt.plan
     ends = [
         None if uid in late else _member_end(attempt.by_uid.get(uid), node, lost_nodes)

@@ -41,8 +41,8 @@ class ReducedObject(Generic[T]):
 
 
 class ObjectCache(Generic[T]):
-    """`changes` has the uid of each value that may have changed; most events are heartbeats and change none that is
-    kept. `row_kind` is "node" or "job".
+    """`changes` has the uid of each value that may have changed; most events are heartbeats, which change no value.
+    `row_kind` is "node" or "job".
 
     A malformed pod or owner may belong to any job, so its row has no name: no absence means anything then.
     """
@@ -70,15 +70,13 @@ class ObjectCache(Generic[T]):
 
     def replace_all(self, listed: Iterable[ReducedObject[T]], resource_version: str, now: datetime) -> None:
         """Take over a complete list."""
-        before, self.objects, self._unreadable = self.objects, {}, {}
-        for reduced in listed:
-            self._store(reduced, before.get(reduced.uid))
-        for uid, known in before.items():
-            if uid not in self.objects and uid not in self._unreadable:
-                self._bury(uid, known, now)
+        found = {reduced.uid: reduced for reduced in listed}
+        for uid in (self.objects.keys() | self._unreadable.keys()) - found.keys():
+            self._remove(uid, now)
+        for reduced in found.values():
+            self._store(reduced)
         self._forget_vanished(now)
         self.resource_version = resource_version
-        self.changes.add("")  # rows that were unreadable may be gone
 
     def apply(self, event: object, now: datetime) -> None:
         """Apply one event of a watch. Raises ResourceVersionExpired or WatchFailed, and then changes nothing."""
@@ -96,15 +94,14 @@ class ObjectCache(Generic[T]):
 
     def _apply_change(self, kind: str, item: Mapping[str, Any], now: datetime) -> None:
         reduced = self.reduce(item)
-        self._store(reduced, self.objects.get(reduced.uid))
+        self._store(reduced)
         if kind == "DELETED":
-            self._unreadable.pop(reduced.uid, None)
-            known = self.objects.pop(reduced.uid, None)
-            self._bury(reduced.uid, known, now)
+            self._remove(reduced.uid, now)
             self._forget_vanished(now)
 
-    def _store(self, reduced: ReducedObject[T], known: T | None) -> None:
+    def _store(self, reduced: ReducedObject[T]) -> None:
         """An equal value stays the same object, because others keep what they derived from it."""
+        known = self.objects.get(reduced.uid)
         if reduced.value is None:
             self.objects.pop(reduced.uid, None)
             self._unreadable[reduced.uid] = reduced.unreadable or self._unreadable_row("", "is empty")
@@ -122,9 +119,12 @@ class ObjectCache(Generic[T]):
             return UnreadableRow(kind="node", name=name, sentence=sentence)
         return UnreadableRow(kind="job", sentence=f"{name or 'an object without a name'}: {sentence}")
 
-    def _bury(self, uid: str, known: T | None, now: datetime) -> None:
+    def _remove(self, uid: str, now: datetime) -> None:
+        known = self.objects.get(uid)
         if self._keep_vanished and known is not None:
             self.vanished[uid] = replace(known, gone_at=now)  # type: ignore[type-var]
+        self.objects.pop(uid, None)
+        self._unreadable.pop(uid, None)
         self.changes.add(uid)
 
     def _forget_vanished(self, now: datetime) -> None:
@@ -138,37 +138,37 @@ class ObjectCache(Generic[T]):
 
 
 class CacheIndex(Generic[T]):
-    """The objects of a cache by a text of each, as pods by node, with those that vanished. `changes` has the texts
-    whose objects changed.
+    """The objects of a cache by a key of each, for example pods by their node, with those that vanished. `changes` has
+    the keys whose objects changed.
     """
 
-    def __init__(self, cache: ObjectCache[T], text_of: Callable[[T], str]) -> None:
+    def __init__(self, cache: ObjectCache[T], key_of: Callable[[T], str]) -> None:
         self.changes = ChangeLog()
-        self._cache, self._text_of, self._reader = cache, text_of, ChangeReader()
-        self._by_text: dict[str, dict[str, T]] = {}
-        self._texts: dict[str, str] = {}  # by uid
+        self._cache, self._key_of, self._reader = cache, key_of, ChangeReader()
+        self._by_key: dict[str, dict[str, T]] = {}
+        self._keys: dict[str, str] = {}  # by uid
 
     def update(self) -> Mapping[str, Mapping[str, T]]:
-        """The objects as the cache has them now, by text and uid."""
+        """The objects as the cache has them now, by key and uid."""
         with self._reader.changes([self._cache.changes]) as changed:
             if changed is None:
-                self._by_text, self._texts = {}, {}
+                self._by_key, self._keys = {}, {}
                 self.changes.add_everything()
                 changed = {*self._cache.objects, *self._cache.vanished}
             for uid in changed:
                 self._remove(uid)
                 if (found := self._cache.objects.get(uid) or self._cache.vanished.get(uid)) is not None:
                     self._add(uid, found)
-        return self._by_text
+        return self._by_key
 
     def _remove(self, uid: str) -> None:
-        if (text := self._texts.pop(uid, None)) is not None:
-            del self._by_text[text][uid]
-            if not self._by_text[text]:
-                del self._by_text[text]
-            self.changes.add(text)
+        if (key := self._keys.pop(uid, None)) is not None:
+            del self._by_key[key][uid]
+            if not self._by_key[key]:
+                del self._by_key[key]
+            self.changes.add(key)
 
     def _add(self, uid: str, found: T) -> None:
-        text = self._texts[uid] = self._text_of(found)
-        self._by_text.setdefault(text, {})[uid] = found
-        self.changes.add(text)
+        key = self._keys[uid] = self._key_of(found)
+        self._by_key.setdefault(key, {})[uid] = found
+        self.changes.add(key)

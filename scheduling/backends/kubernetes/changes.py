@@ -1,5 +1,4 @@
-"""What changed since the last look, so that what follows from thousands of objects is derived anew only where they
-changed. Pure."""
+"""Logs of what changed, so that a look derives anew only what follows from changed objects. Pure."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Failure story: every step leaves a state from which the next look continues. A l
 deadline goes on with its next page. A watch that ended or was cut begins again at the last complete event. If the API
 server has forgotten that version, or says something that is not an event, everything is listed again; until then the
 old objects stay, so what vanished meanwhile is noticed. A list that is older than what is known is refused: what it
-lacks has not vanished, it did not exist then.
+lacks has not vanished, it did not exist then. A look that was interrupted at any instruction, as by a time limit, may
+have lost events or changes: everything is listed again and counts as changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from ..base import ClusterUnreachable
+from ..base import BackendError, ClusterUnreachable
 from ..http_client import RequestDeadline
 from .api_client import ApiClient
 from .api_errors import ApiRefusal
@@ -38,12 +39,24 @@ class FollowedCollection(Generic[T]):
         self._expectations = threading.Lock()
         self._listed: list[ReducedObject[T]] = []
         self._next_page = ""
-        self._is_listed = self._may_be_older = False
+        self._is_listed = self._may_be_older = self._was_interrupted = False
         self._stream: WatchStream | None = None
         self._stream_generation = 0
 
     def catch_up(self, deadline: RequestDeadline, now: datetime) -> None:
         """Bring the cache up to what the API server has sent. Raises ClusterUnreachable."""
+        if self._was_interrupted:
+            self.list_again()
+            self.cache.changes.add_everything()
+        self._was_interrupted = True
+        try:
+            self._apply_news(deadline, now)
+        except BackendError:
+            self._was_interrupted = False
+            raise
+        self._was_interrupted = False
+
+    def _apply_news(self, deadline: RequestDeadline, now: datetime) -> None:
         for _ in range(MAX_RESTARTS):
             try:
                 self._take_events(now)

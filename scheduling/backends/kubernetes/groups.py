@@ -42,13 +42,14 @@ class WorkloadGroup:
 
     @cached_property
     def attempt(self) -> OwnAttempt | None:
-        """The attempt that Acme submitted, without pods that others may have added to it."""
-        return own_attempt(self.workloads, [pod for pod in self.pods if pod.owner.key], self.top.uid)
+        """The attempt that Acme submitted, without what others may have added to it."""
+        parts, pods = [part for part in self.workloads if part.owner.key], [pod for pod in self.pods if pod.owner.key]
+        return own_attempt(parts, pods, self.top.uid)
 
 
 class GroupCache:
     """The groups as of the last look. Only those whose parts changed are formed anew; the others stay the same objects,
-    and so does what was derived from them. `changes` has the uids of those that are new, other or gone.
+    and so does what was derived from them. `changes` has the uids of those that are new, changed or gone.
     """
 
     def __init__(self) -> None:

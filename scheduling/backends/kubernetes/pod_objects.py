@@ -35,6 +35,7 @@ from .pod_script import INDEX_VARIABLE, escape_references, grace_seconds, launch
 from .pod_template import SHARED_MEMORY_PATH, SHARED_MEMORY_VOLUME, PodTemplate, Volume, mounted_volumes
 
 NODES_ANNOTATION = "acme/nodes"  # JSON list of the nodes in rank order; on owners
+FAILS_IF_STOPPED_ANNOTATION = "acme/fails-if-stopped"  # on pods, since their script does (`pod_script`)
 ADMITTED_ANNOTATION = "acme/admitted"  # on owners: all pods have their nodes, and later ones get none
 NAME_ANNOTATION, USER_ANNOTATION = "acme/name", "acme/user"  # for readers of kubectl
 GATE = "acme/gang"
@@ -228,7 +229,12 @@ def _marks(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[str,
     labels = {name: value for name, value in template.labels.items() if name != QUEUE_LABEL}
     return {
         "labels": {**labels, KEY_LABEL: request.key, INSTALLATION_LABEL: request.installation},
-        "annotations": {**template.annotations, NAME_ANNOTATION: request.name, USER_ANNOTATION: request.user},
+        "annotations": {
+            **template.annotations,
+            NAME_ANNOTATION: request.name,
+            USER_ANNOTATION: request.user,
+            FAILS_IF_STOPPED_ANNOTATION: "true",
+        },
     }
 
 

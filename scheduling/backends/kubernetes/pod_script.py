@@ -5,9 +5,9 @@
 - At TERM, the wrapper sends the checkpoint signal, if there is one, to those processes that handle it: any other would
   die of it, and the shell of the script with its trainer still running. When these have ended, or the time is over, all
   get TERM. The wrapper waits for all, because the container ends with it. The kubelet limits the wait by KILL.
-- The exit code is that of the script. Exception: a script that was stopped and ends with 0, as after saving a
-  checkpoint, has not finished its work, so its pod fails with 143, as if TERM had ended it. Therefore a pod that
-  succeeded has always ended by itself, whatever was requested meanwhile.
+- The exit code is that of the script. Exception: a script that is stopped and ends with 0, as after saving a
+  checkpoint, may not have finished its work, so its pod fails with 143, as if TERM had ended it. Therefore a pod that
+  succeeded has ended by itself, whatever was requested meanwhile.
 """
 
 from __future__ import annotations

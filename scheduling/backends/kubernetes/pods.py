@@ -25,6 +25,7 @@ from .ends import PodEnd
 from .fields import count_at, mapping_at, mappings_at, require_text, text_at, texts_at, time_at
 from .ownership import Owner, OwnerMapping
 from .plans import AttemptPlan, read_plan
+from .pod_objects import FAILS_IF_STOPPED_ANNOTATION
 from .resources import PodResources
 
 # Reasons of a pod's status, of its condition DisruptionTarget, and of its containers
@@ -75,6 +76,7 @@ class Pod:
     is_deleting: bool = False  # its deletion was requested; its containers may still run
     plan: AttemptPlan | None = None  # of an attempt that is this pod alone
     gone_at: datetime | None = None  # its object was deleted
+    fails_if_stopped: bool = False  # its program cannot succeed after a stop (`pod_script`)
     mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile
 
     @property
@@ -111,6 +113,7 @@ def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
         is_deleting=bool(text_at(item, "metadata", "deletionTimestamp")),
         plan=read_plan(item) if owner.key and controller is None else None,
         mig_slices=resources.mig_slices,
+        fails_if_stopped=FAILS_IF_STOPPED_ANNOTATION in texts_at(item, "metadata", "annotations"),
     )
 
 

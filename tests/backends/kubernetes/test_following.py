@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 import yaml
 
-from jobs.core.lifecycle import State
+from jobs.core.lifecycle import NodeState, State
 from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
 from scheduling.backends.kubernetes.backend import KubernetesBackend
+from scheduling.backends.kubernetes.cache import CacheIndex, ObjectCache
 from scheduling.backends.kubernetes.following import RESTORED_AFTER_S
+from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.opening import open_backend
-from tests.backends.kubernetes.objects import node, pod, workload
+from tests.backends.kubernetes.objects import ended_pod, node, pod, workload
 from tests.backends.kubernetes.scripted_api import serving, status, until_watched
 from tests.patience import until
 
@@ -163,6 +165,62 @@ def test_expired_version_lists_again_and_notices_what_vanished(api, backend):
     states = {job.name: job.state for job in backend.jobs()}
     assert states["research/pod/a"] == State.CANCELLED
     assert states["research/pod/b"] == State.PENDING
+
+
+INTERRUPTIBLE = {
+    "reading an event": (ObjectCache, "apply"),
+    "storing": (ObjectCache, "_store"),
+    "removing": (ObjectCache, "_remove"),
+    "forming groups": (GroupCache, "_regroup"),
+    "indexing": (CacheIndex, "_remove"),
+}
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("where", INTERRUPTIBLE)
+def test_look_that_is_interrupted_loses_no_change(api, backend, monkeypatch, where, done):
+    """By Celery's time limit, for example, which raises an exception at any instruction."""
+    api.objects[PODS], api.objects[NODES] = [pod("a", on="n1"), pod("b", on="n1")], [node("n1")]
+    assert names(backend) == ["a", "b"] and node_state(backend) == NodeState.ALLOCATED
+    until_watched(api, PODS)
+    cut_off = interrupt_once(monkeypatch, *INTERRUPTIBLE[where], done=done)
+
+    api.change(PODS, "MODIFIED", ended_pod("a", on="n1", exit_code=3))
+    api.change(PODS, "DELETED", pod("b", on="n1"))
+    until(lambda: look(backend) and bool(cut_off), what="the interruption")
+
+    wanted = {"research/pod/a": State.FAILED, "research/pod/b": State.CANCELLED}
+    until(lambda: {job.name: job.state for job in backend.jobs()} == wanted, what="the changes")
+    assert node_state(backend) == NodeState.IDLE
+
+
+def node_state(backend):
+    (only,) = backend.nodes()
+    return only.state
+
+
+def look(backend) -> bool:
+    with suppress(TimeoutError):
+        backend.nodes(), backend.jobs()
+    return True
+
+
+def interrupt_once(monkeypatch, owner, name, *, done):
+    """Raise TimeoutError before or after the next call of a method. The list that is returned is filled then."""
+    original, cut_off = getattr(owner, name), []
+
+    def method(self, *arguments):
+        if not cut_off and not done:
+            cut_off.append(name)
+            raise TimeoutError
+        result = original(self, *arguments)
+        if not cut_off:
+            cut_off.append(name)
+            raise TimeoutError
+        return result
+
+    monkeypatch.setattr(owner, name, method)
+    return cut_off
 
 
 def test_restored_storage_lists_again(api):

@@ -6,6 +6,7 @@
 | all its pods exist, and each fits on its node | `Admit`: record the uids of the pods, then place them |
 | it is admitted, and some of its pods were not placed | `Place` them |
 | its pods have ended, or one was deleted, and nothing records the end | `RecordEnd`, which ends the other pods |
+| a stop was recorded, but its pods had succeeded before it reached them | `RecordEnd` again: the pods will be gone |
 | its recorded end has left pods running | `DeletePods` |
 | it ended a day ago | `DeleteOwner` |
 
@@ -19,10 +20,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from jobs.core.lifecycle import State
+
 from ..attempts import OLDEST, OwnAttempt, attempt_end
 from ..ends import PodEnd
 from ..pods import Pod
-from .capacity import FreeCapacity, PodNeed
+from .capacity import FreeCapacity, PodRequests
 
 KEEP_ENDED = timedelta(days=1)
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -85,9 +88,9 @@ def next_steps(
     return steps
 
 
-def settled_until(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> datetime | None:
-    """Until when an attempt that needs no step now needs none unless it changes, or the lost nodes or late pods do.
-    None: it waits for others.
+def idle_until(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collection[str]) -> datetime | None:
+    """Until when an attempt without a next step needs none, unless it, the lost nodes or the late pods change. None: it
+    waits for others.
     """
     if end := attempt_end(attempt, lost_nodes, late):
         return min(end.at, NEVER - KEEP_ENDED) + KEEP_ENDED if end.at else NEVER
@@ -113,13 +116,15 @@ def _admission(attempt: OwnAttempt, free: FreeCapacity) -> Step | None:
         return None
     placements = [(pod, node) for pod, node in zip(attempt.members, attempt.plan.nodes, strict=True) if pod]
     for pod, node in placements:
-        free.take(node, PodNeed.of(pod))
+        free.take(node, PodRequests.of(pod))
     return Admit(attempt=attempt, placements=placements)
 
 
 def _step_after_end(attempt: OwnAttempt, end: PodEnd, now: datetime) -> Step | None:
     owner, recorded = attempt.owner, attempt.plan.ended
     if recorded is None and owner.end is None and owner.kind != SINGLE_POD:
+        return RecordEnd(attempt=attempt, end=end)
+    if recorded and end.state == State.COMPLETED != recorded.state:
         return RecordEnd(attempt=attempt, end=end)
     if recorded and (running := [pod for pod in attempt.live_pods if not pod.is_deleting]):
         return DeletePods(attempt=attempt, pods=running)
@@ -133,12 +138,12 @@ def obstacle(attempt: OwnAttempt, free: FreeCapacity) -> str:
     members = list(zip(attempt.members, attempt.plan.nodes, strict=True))
     if missing := sum(pod is None for pod, _ in members):
         return f"{missing} of {len(members)} pods do not exist yet"
-    obstacles = (free.obstacle(node, PodNeed.of(pod)) for pod, node in members if pod)
+    obstacles = (free.obstacle(node, PodRequests.of(pod)) for pod, node in members if pod)
     return next(filter(None, obstacles), "")
 
 
 def obstacles(attempts: Iterable[OwnAttempt], free: FreeCapacity) -> Iterator[tuple[str, str]]:
-    """The uids of owners that wait, and why."""
+    """The uids of owners that wait, and why. The attempts are not admitted."""
     for attempt in attempts:
-        if not attempt.plan.admitted and not attempt.is_over and (text := obstacle(attempt, free)):
+        if text := obstacle(attempt, free):
             yield attempt.owner.uid, text

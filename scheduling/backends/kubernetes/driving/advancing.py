@@ -87,19 +87,23 @@ class StepRunner:
         if attempt.owner.suspended:
             self._delete_owner(attempt, deadline)
             return []
-        self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now), deadline)
+        self._write_plan(attempt, ENDED_ANNOTATION, end_annotation(end, now), deadline, again=bool(attempt.plan.ended))
         for job in attempt.parts:
-            if job.kind == KIND_WITH_DEADLINE and job.owner.key and job.end is None and job.gone_at is None:
+            if job.kind == KIND_WITH_DEADLINE and job.end is None and job.gone_at is None:
                 path = object_path(job.collection, job.namespace, job.name)
                 self._patch(job.collection, path, {"spec": {"activeDeadlineSeconds": OVERDUE_S}}, deadline)
         return [partial(self._delete_pod, pod, deadline) for pod in attempt.live_pods if not pod.is_deleting]
 
-    def _write_plan(self, attempt: OwnAttempt, annotation: str, text: str, deadline: RequestDeadline) -> None:
-        """Write an annotation that is still empty. Raises CommandRefused if another process was faster."""
+    def _write_plan(
+        self, attempt: OwnAttempt, annotation: str, text: str, deadline: RequestDeadline, *, again: bool = False
+    ) -> None:
+        """Write an annotation that is still empty. Raises CommandRefused if another process was faster. `again`: it is
+        not empty, and any process would correct it in the same way.
+        """
         pointer = f"/metadata/annotations/{annotation.replace('/', '~1')}"
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": attempt.owner.uid},
-            {"op": "test", "path": pointer, "value": ""},
+            *([] if again else [{"op": "test", "path": pointer, "value": ""}]),
             {"op": "replace", "path": pointer, "value": text},
         ]
         self._patch(attempt.owner.collection, owner_path(attempt), operations, deadline, JSON_PATCH)

@@ -11,7 +11,7 @@ from datetime import datetime
 from ..attempts import OwnAttempt
 from ..changes import ChangeReader
 from ..groups import GroupCache
-from .admission import NEVER, Step, settled_until
+from .admission import NEVER, Step, idle_until
 
 
 class AttemptIndex:
@@ -22,39 +22,44 @@ class AttemptIndex:
         self.all: dict[str, OwnAttempt] = {}
         self.not_admitted: dict[str, OwnAttempt] = {}
         self.incomplete: dict[str, OwnAttempt] = {}  # admitted pods are not known
-        self._unsettled: dict[str, OwnAttempt] = {}
-        self._settled_with: object = None  # lost nodes and late pods, on which ends of attempts depend
-        self._settled_until = NEVER
+        self._may_need_step: dict[str, OwnAttempt] = {}
+        self._idle_until: dict[str, datetime] = {}  # of attempts that need a step later, even if nothing changes
+        self._next_step_at = NEVER  # the earliest of these times
+        self._last_look: object = None  # lost nodes and late pods, on which ends of attempts depend
 
     def update(self) -> None:
         with self._reader.changes([self._groups.changes]) as changed:
             if changed is None:
-                self.all, self.not_admitted, self.incomplete, self._unsettled = {}, {}, {}, {}
+                self.all, self.not_admitted, self.incomplete = {}, {}, {}
+                self._may_need_step, self._idle_until = {}, {}
                 changed = set(self._groups.listed)
             for uid in changed:
                 self._replace(uid)
 
     def _replace(self, uid: str) -> None:
-        for attempts in (self.all, self.not_admitted, self.incomplete, self._unsettled):
-            attempts.pop(uid, None)
+        for entries in (self.all, self.not_admitted, self.incomplete, self._may_need_step, self._idle_until):
+            entries.pop(uid, None)
         group = self._groups.listed.get(uid)
         attempt = group.attempt if group else None
         if attempt is None or not self._is_ours(attempt):
             return
-        self.all[uid] = self._unsettled[uid] = attempt
+        self.all[uid] = self._may_need_step[uid] = attempt
         if not attempt.plan.admitted and not attempt.is_over:
             self.not_admitted[uid] = attempt
         if attempt.unseen_uids:
             self.incomplete[uid] = attempt
 
-    def unsettled(self, lost_nodes: Collection[str], late: Collection[str], now: datetime) -> Sequence[OwnAttempt]:
-        """The attempts that may need a step."""
-        if self._settled_with != (lost_nodes, late) or now >= self._settled_until:
-            self._unsettled, self._settled_until = dict(self.all), NEVER
-            self._settled_with = (lost_nodes, late)
-        return [attempt for attempt in self._unsettled.values() if attempt.owner.gone_at is None]
+    def may_need_step(self, lost_nodes: Collection[str], late: Collection[str], now: datetime) -> Sequence[OwnAttempt]:
+        if self._last_look != (lost_nodes, late):
+            self._may_need_step = dict(self.all)
+            self._last_look = (lost_nodes, late)
+        if now >= self._next_step_at:
+            due = [uid for uid, until in self._idle_until.items() if until <= now]
+            self._may_need_step |= {uid: self.all[uid] for uid in due}
+            self._next_step_at = min((at for at in self._idle_until.values() if at > now), default=NEVER)
+        return [attempt for attempt in self._may_need_step.values() if attempt.owner.gone_at is None]
 
-    def settle(
+    def note_idle(
         self,
         attempts: Sequence[OwnAttempt],
         steps: Sequence[Step],
@@ -64,7 +69,11 @@ class AttemptIndex:
         """Remember which of the attempts that were looked at need no step until something changes."""
         with_step = {step.attempt.owner.uid for step in steps}
         for attempt in attempts:
-            until = None if attempt.owner.uid in with_step else settled_until(attempt, lost_nodes, late)
-            if until is not None:
-                self._settled_until = min(self._settled_until, until)
-                self._unsettled.pop(attempt.owner.uid, None)
+            uid = attempt.owner.uid
+            until = None if uid in with_step else idle_until(attempt, lost_nodes, late)
+            if until is None:
+                continue
+            if until < NEVER:
+                self._idle_until[uid] = until
+                self._next_step_at = min(self._next_step_at, until)
+            self._may_need_step.pop(uid, None)

@@ -16,8 +16,8 @@ from ..pods import Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodNeed:
-    """What a pod requests, or several together."""
+class PodRequests:
+    """What a pod requests, or what several hold together."""
 
     gpus: int = 0  # with MIG slices
     cpus: float = 0.0
@@ -25,18 +25,18 @@ class PodNeed:
     mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile
 
     @classmethod
-    def of(cls, pod: Pod) -> PodNeed:
+    def of(cls, pod: Pod) -> PodRequests:
         return cls(gpus=pod.gpus, cpus=pod.cpus, memory_mb=pod.memory_mb, mig_slices=pod.mig_slices)
 
     @property
     def whole_gpus(self) -> int:
         return whole_gpus(self.gpus, self.mig_slices)
 
-    def __add__(self, other: PodNeed) -> PodNeed:
+    def __add__(self, other: PodRequests) -> PodRequests:
         slices = dict(self.mig_slices)
         for profile, count in other.mig_slices.items():
             slices[profile] = slices.get(profile, 0) + count
-        return PodNeed(
+        return PodRequests(
             gpus=self.gpus + other.gpus,
             cpus=self.cpus + other.cpus,
             memory_mb=self.memory_mb + other.memory_mb,
@@ -44,22 +44,22 @@ class PodNeed:
         )
 
 
-NOTHING = PodNeed()
+NOTHING = PodRequests()
 
 
-def held_by(pods: Iterable[Pod]) -> PodNeed:
+def held_by(pods: Iterable[Pod]) -> PodRequests:
     """What the live ones of these pods hold."""
-    return sum((PodNeed.of(pod) for pod in pods if pod.is_live), NOTHING)
+    return sum((PodRequests.of(pod) for pod in pods if pod.is_live), NOTHING)
 
 
-class HeldCapacity:
-    """What live pods hold on each node, kept current: only nodes whose pods changed are summed up anew."""
+class CapacityInUse:
+    """What live pods hold on each node. Only nodes whose pods changed are summed up again."""
 
     def __init__(self, pods_by_node: CacheIndex[Pod]) -> None:
         self._index, self._reader = pods_by_node, ChangeReader()
-        self._held: dict[str, PodNeed] = {}
+        self._held: dict[str, PodRequests] = {}
 
-    def update(self) -> Mapping[str, PodNeed]:
+    def update(self) -> Mapping[str, PodRequests]:
         pods = self._index.update()
         with self._reader.changes([self._index.changes]) as changed:
             if changed is None:
@@ -71,27 +71,29 @@ class HeldCapacity:
 
 
 class FreeCapacity:
-    """What pods may still request on each node, of what others hold. Several threads may reserve it."""
+    """What pods may still request on each node. `held` is what pods held at the beginning. Several threads may reserve
+    it.
+    """
 
-    def __init__(self, nodes: Mapping[str, NodeReport], held: Mapping[str, PodNeed]) -> None:
+    def __init__(self, nodes: Mapping[str, NodeReport], held: Mapping[str, PodRequests]) -> None:
         self._lock = threading.Lock()
-        self._nodes, self._held = nodes, held
-        self._taken: dict[str, PodNeed] = {}  # with what others hold
+        self._nodes, self._held_before = nodes, held
+        self._held: dict[str, PodRequests] = {}  # on nodes of which something was taken since
 
-    def _held_on(self, node: str) -> PodNeed:
-        return self._taken.get(node) or self._held.get(node, NOTHING)
+    def _held_on(self, node: str) -> PodRequests:
+        return self._held.get(node) or self._held_before.get(node, NOTHING)
 
-    def take(self, node: str, need: PodNeed) -> None:
-        self._taken[node] = self._held_on(node) + need
+    def take(self, node: str, need: PodRequests) -> None:
+        self._held[node] = self._held_on(node) + need
 
-    def reserve(self, node: str, need: PodNeed) -> str:
+    def reserve(self, node: str, need: PodRequests) -> str:
         """Take this capacity for a pod that is about to be created, unless there is an obstacle, which is returned."""
         with self._lock:
             if not (text := self.obstacle(node, need)):
                 self.take(node, need)
             return text
 
-    def obstacle(self, node: str, need: PodNeed) -> str:
+    def obstacle(self, node: str, need: PodRequests) -> str:
         """Why a pod cannot start on this node now; empty if it can."""
         report = self._nodes.get(node)
         if report is None:

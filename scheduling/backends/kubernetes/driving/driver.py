@@ -29,7 +29,7 @@ from ..pod_template import NamespaceMode, PodTemplate
 from .admission import DeletePods, RecordEnd, Step, next_steps, obstacles
 from .advancing import StepRunner
 from .attempt_index import AttemptIndex
-from .capacity import FreeCapacity, HeldCapacity
+from .capacity import CapacityInUse, FreeCapacity
 from .eviction import evict_pod
 from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
@@ -60,7 +60,7 @@ class AttemptDriver:
         self._submitter = Submitter(api, cluster, template, self._commands)
         self._runner = StepRunner(api, cluster, self._commands)
         self._attempts = AttemptIndex(cluster.groups, self._is_ours)
-        self._held = HeldCapacity(cluster.pods_by_node)
+        self._in_use = CapacityInUse(cluster.pods_by_node)
         self._deleted_uids: set[str] = set()  # of admitted pods: looked up, and not there
         self._features: tuple[ApiFeatures, float] | None = None
         self._await_pods_until: dict[str, float] = {}  # by the uid of the owner, of attempts created by this process
@@ -215,9 +215,9 @@ class AttemptDriver:
         """Takes from `free` what they need."""
         late, lost, now = self.late_uids(deadline), self._cluster.lost_nodes(), self._now()
         index = self._index()
-        attempts = index.unsettled(lost, late, now)
+        attempts = index.may_need_step(lost, late, now)
         steps = next_steps(attempts, free, lost, late, now)
-        index.settle(attempts, steps, lost, late)
+        index.note_idle(attempts, steps, lost, late)
         return steps
 
     def _look(self, deadline: RequestDeadline) -> ClusterLook:
@@ -225,7 +225,7 @@ class AttemptDriver:
         return ClusterLook(features=features, nodes=self._nodes_by_name(), free=self._free_capacity())
 
     def _free_capacity(self) -> FreeCapacity:
-        return FreeCapacity(self._nodes_by_name(), self._held.update())
+        return FreeCapacity(self._nodes_by_name(), self._in_use.update())
 
     def _nodes_by_name(self) -> dict[str, NodeReport]:
         return {node.name: node for node in self._cluster.nodes.cache.objects.values()}
@@ -284,7 +284,7 @@ class AttemptDriver:
                 self._await_pods_until = {
                     uid: at
                     for uid, at in due.items()
-                    if now < at and not (uid in attempts and not _waits_for_pods(attempts[uid]))
+                    if now < at and ((one := attempts.get(uid)) is None or _waits_for_pods(one))
                 }
             return bool(self._await_pods_until)
 

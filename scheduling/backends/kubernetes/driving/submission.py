@@ -35,7 +35,7 @@ from ..pod_objects import (
     owner_object,
 )
 from ..pod_template import PodTemplate
-from .capacity import FreeCapacity, PodNeed
+from .capacity import FreeCapacity, PodRequests
 from .parallel import Call, ChainResult, ParallelCommands
 
 BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -164,7 +164,7 @@ def is_single_pod(new: NewObject) -> bool:
 
 def _obstacle(request: SubmitRequest, free: FreeCapacity) -> str:
     slices = {request.mig_profile: 1} if request.mig_profile else {}
-    need = PodNeed(
+    need = PodRequests(
         gpus=request.gpus_per_node + len(slices),
         cpus=request.cpus_per_node,
         memory_mb=request.memory_per_node_mb,

@@ -20,13 +20,14 @@ from scheduling.backends.kubernetes.driving.admission import (
     obstacles,
 )
 from scheduling.backends.kubernetes.driving.attempt_index import AttemptIndex
-from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodNeed, held_by
+from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodRequests, held_by
 from scheduling.backends.kubernetes.ends import PodEnd
 from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import JobCache, group_job
 from scheduling.backends.kubernetes.nodes import read_node
 from scheduling.backends.kubernetes.ownership import INSTALLATION_LABEL, KEY_LABEL, OwnerMapping
 from scheduling.backends.kubernetes.plans import end_annotation
+from scheduling.backends.kubernetes.pod_objects import FAILS_IF_STOPPED_ANNOTATION
 from scheduling.backends.kubernetes.pods import read_pod
 from scheduling.backends.kubernetes.workloads import read_workload
 from tests.backends.kubernetes.objects import condition, ended_pod, finished, metadata, node, pod, workload
@@ -52,6 +53,11 @@ def owner(nodes=("n1", "n2"), admitted=(), ended="", kind="ConfigMap", **more):
 
 def rank(number, top, make=pod, **more):
     return make(f"acme-k1-1-{number}", controller=top, labels=LABELS, **more)
+
+
+def succeeded(number, top):
+    more = {"annotations": {FAILS_IF_STOPPED_ANNOTATION: "true"}, "exit_code": 0, "phase": "Succeeded"}
+    return rank(number, top, ended_pod, on=f"n{number + 1}", **more)
 
 
 class Seen:
@@ -176,20 +182,47 @@ def test_recorded_end_counts_whatever_the_pods_say():
 def test_attempt_that_succeeded_before_a_stop_reached_its_pods_is_completed():
     stop = end_annotation(PodEnd(state=State.PREEMPTED, at=NOW), NOW)
     top = owner(admitted=("uid-acme-k1-1-0", "uid-acme-k1-1-1"), ended=stop)
-    done = [rank(i, top, ended_pod, on=f"n{i + 1}", exit_code=0, phase="Succeeded") for i in (0, 1)]
+    done = [succeeded(i, top) for i in (0, 1)]
     stopped = rank(1, top, ended_pod, on="n2", exit_code=143)
+    of_older_version = [rank(i, top, ended_pod, on=f"n{i + 1}", exit_code=0, phase="Succeeded") for i in (0, 1)]
 
     completed, preempted = Seen(top, *done).job(), Seen(top, done[0], stopped).job()
 
     assert (completed.state, completed.exit_code) == (State.COMPLETED, 0)
     assert (preempted.state, preempted.exit_code) == (State.PREEMPTED, None)
+    assert Seen(top, *of_older_version).job().state == State.PREEMPTED  # they may have saved and ended with 0
+
+
+def test_record_of_a_stop_that_came_too_late_is_corrected_before_the_pods_are_gone():
+    top = owner(
+        admitted=("uid-acme-k1-1-0",), nodes=("n1",), ended=end_annotation(PodEnd(state=State.PREEMPTED, at=NOW), NOW)
+    )
+    corrected = owner(
+        admitted=("uid-acme-k1-1-0",), nodes=("n1",), ended=end_annotation(PodEnd(state=State.COMPLETED, at=NOW), NOW)
+    )
+
+    step = Seen(top, succeeded(0, top)).step()
+
+    assert isinstance(step, RecordEnd) and step.end.state == State.COMPLETED
+    assert Seen(corrected, succeeded(0, corrected)).steps() == []
+    assert Seen(corrected).job().state == State.COMPLETED
+
+
+def test_success_without_times_has_the_time_of_its_record():
+    top = owner(
+        admitted=("uid-acme-k1-1-0",), nodes=("n1",), ended=end_annotation(PodEnd(state=State.PREEMPTED, at=NOW), NOW)
+    )
+    silent = succeeded(0, top)
+    del silent["status"]["containerStatuses"]
+
+    assert Seen(top, silent).job().ended_at == NOW
 
 
 def test_job_that_failed_because_others_deleted_its_pods_is_completed_if_they_had_succeeded():
     failed = finished("Failed", reason="BackoffLimitExceeded")
     top = owner(kind="Job", admitted=("uid-acme-k1-1-0",), nodes=("n1",), status=failed)
 
-    job = Seen(top, rank(0, top, ended_pod, on="n1", exit_code=0, phase="Succeeded")).job()
+    job = Seen(top, succeeded(0, top)).job()
 
     assert (job.state, job.exit_code) == (State.COMPLETED, 0)
 
@@ -211,7 +244,9 @@ def test_pods_whose_owner_is_not_known_yet_do_not_end():
 
 def test_job_set_has_the_cause_of_its_job():
     top = owner(kind="JobSet", status=finished("Failed", reason="FailedJobs"))
-    inner = workload("Job", "acme-k1-1-g-0", controller=top, status=finished("Failed", reason="DeadlineExceeded"))
+    inner = workload(
+        "Job", "acme-k1-1-g-0", controller=top, labels=LABELS, status=finished("Failed", reason="DeadlineExceeded")
+    )
 
     assert Seen(top, inner).job().state == State.TIMEOUT
 
@@ -225,7 +260,7 @@ def test_failed_job_has_the_reason_of_its_pod():
 
 def test_job_set_has_not_ended_before_its_job_says_why():
     top = owner(kind="JobSet", status=finished("Failed", reason="FailedJobs"))
-    inner = workload("Job", "acme-k1-1-g-0", controller=top)
+    inner = workload("Job", "acme-k1-1-g-0", controller=top, labels=LABELS)
 
     assert Seen(top, inner).job().state not in FINAL_STATES
     assert Seen(top).job().state == State.FAILED
@@ -370,9 +405,9 @@ def test_deleting_a_waiting_pod_cancels_its_attempt():
 def steps_of(index, seen, lost=(), now=NOW):
     """The attempts that a look considers, and their steps."""
     index.update()
-    attempts = index.unsettled(lost, (), now)
+    attempts = index.may_need_step(lost, (), now)
     steps = next_steps(attempts, seen.free(), lost, (), now)
-    index.settle(attempts, steps, lost, ())
+    index.note_idle(attempts, steps, lost, ())
     return attempts, steps
 
 
@@ -380,7 +415,7 @@ def index_of(seen):
     return AttemptIndex(seen.cache, lambda attempt: True)
 
 
-def test_settled_attempt_is_looked_at_again_when_its_node_is_lost():
+def test_idle_attempt_is_looked_at_again_when_its_node_is_lost():
     top = owner(nodes=("n1",), admitted=("uid-acme-k1-1-0",))
     seen = Seen(top, rank(0, top, on="n1", **DELETING))
     index = index_of(seen)
@@ -391,7 +426,7 @@ def test_settled_attempt_is_looked_at_again_when_its_node_is_lost():
     assert end.end.state == State.NODE_FAIL
 
 
-def test_settled_attempt_is_looked_at_again_when_one_of_its_pods_changes():
+def test_idle_attempt_is_looked_at_again_when_one_of_its_pods_changes():
     top = owner(nodes=("n1",), admitted=("uid-acme-k1-1-0",))
     seen = Seen(top, rank(0, top, on="n1"))
     index = index_of(seen)
@@ -439,7 +474,7 @@ def test_attempt_that_vanished_from_the_cluster_is_forgotten():
 
 def test_pods_that_are_about_to_be_created_take_capacity_only_from_their_own_look():
     seen = Seen(pod("other", on="n1", gpus=5))
-    need = PodNeed(gpus=2, cpus=1, memory_mb=1)
+    need = PodRequests(gpus=2, cpus=1, memory_mb=1)
     free = seen.free()
 
     assert free.reserve("n1", need) == ""
