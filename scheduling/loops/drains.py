@@ -1,8 +1,8 @@
 """Evict jobs from drained nodes.
 
 Eligible rows     Running attempts on nodes drained in mode `now`, and attempts on nodes drained in mode `checkpoint`
-                  that have saved a checkpoint since. Not attempts that are already being stopped, and not foreign
-                  jobs.
+                  that have saved a checkpoint since. Not attempts that are already being stopped or that the cluster
+                  does not show, because they may have ended, and not foreign jobs.
 What a turn does  Requeues each attempt at its old place in the queue: in mode `now` with a signal and a grace time, in
                   mode `checkpoint` at once. Commands are queued for the cluster.
 Failure story     Each eviction is one transaction that reads the node again. Killed anywhere or run twice: the next
@@ -36,7 +36,7 @@ def evict_from_drained_nodes_once(cluster: Cluster, now: datetime) -> int:
 
 def _attempts_to_evict(node: Node) -> list[Attempt]:
     here = Q(allocations__node=node, allocations__released_at__isnull=True, ended_at__isnull=True)
-    staying = Attempt.objects.filter(here, stop_state="", job__foreign_id="")
+    staying = Attempt.objects.filter(here, stop_state="", job__foreign_id="", missing_since__isnull=True)
     if node.drain_mode == DrainMode.CHECKPOINT:
         staying = staying.filter(saved_at__gt=node.reason_at)
     return list(staying.distinct().select_related("job__cluster").order_by("id"))

@@ -1,9 +1,10 @@
 """Enforce time limits that the cluster does not enforce, deadlines, and the limit of the wait for recovery.
 
 Eligible rows     Running attempts that exceed their time limit by more than `TIME_LIMIT_SLACK` by the cluster's clock
-                  and by ours, and are not being stopped. Jobs that asked to be cancelled at their deadline: live ones
-                  after it, waiting ones as soon as their time limit no longer fits before it. Jobs that have waited too
-                  long for recovery, because its loop is down or did not finish.
+                  and by ours, and are not being stopped. Not attempts that the cluster does not show: they may have
+                  ended by themselves, and `outcomes` finds out how. Jobs that asked to be cancelled at their deadline:
+                  live ones after it, waiting ones as soon as their time limit no longer fits before it. Jobs that have
+                  waited too long for recovery, because its loop is down or did not finish.
 What a turn does  Queues a command that ends each attempt as TIMEOUT. A cluster that enforces limits has done so before.
                   Queues one that ends a live job as DEADLINE; a waiting one ends at once. A job that waited too long
                   for recovery gets its final state, as if there were no recovery.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import DateTimeField, DurationField, Exists, ExpressionWrapper, F, OuterRef, Value
+from django.db.models import DateTimeField, DurationField, Exists, ExpressionWrapper, F, OuterRef, Q, Value
 from django.db.models.functions import Coalesce
 
 from jobs.actions import jobs as job_actions
@@ -42,7 +43,7 @@ def enforce_time_limits_once(cluster: Cluster, now: datetime) -> int:
         cluster=cluster, foreign_id="", started_at__lt=now - F("time_limit") - TIME_LIMIT_SLACK
     )
     running = Attempt.objects.filter(
-        job__in=list(over), ended_at__isnull=True, confirmed_at__isnull=False, stop_state=""
+        job__in=list(over), ended_at__isnull=True, confirmed_at__isnull=False, stop_state="", missing_since__isnull=True
     )
     # The cluster's clock may be wrong, so the time since we first saw the attempt running must exceed the limit too
     seen = running.alias(since=Coalesce("seen_running_at", "confirmed_at"))
@@ -63,8 +64,9 @@ def _enforce_deadlines(cluster: Cluster, now: datetime) -> int:
     ).exclude(flags__contains=[Flag.OUTCOME_UNKNOWN])  # it may have succeeded
     limit = Coalesce(F("time_limit"), Value(timedelta(0)), output_field=DurationField())
     late = asked.filter(state=State.PENDING).alias(start_by=ExpressionWrapper(F("deadline_at") - limit, TIME))
-    stopping = Attempt.objects.filter(job=OuterRef("pk"), ended_at__isnull=True).exclude(stop_state="")
-    live = asked.filter(state__in=LIVE_STATES, deadline_at__lt=now).exclude(Exists(stopping))
+    live_attempt = Attempt.objects.filter(job=OuterRef("pk"), ended_at__isnull=True)
+    left_alone = live_attempt.filter(~Q(stop_state="") | Q(missing_since__isnull=False))
+    live = asked.filter(state__in=LIVE_STATES, deadline_at__lt=now).exclude(Exists(left_alone))
     ended = 0
     for job in (*late.filter(start_by__lt=now).order_by("id"), *live.select_related("cluster").order_by("id")):
         with skip_row_on_error(job):

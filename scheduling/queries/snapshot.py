@@ -111,6 +111,7 @@ class LiveJob(NamedTuple):
     asked_at: datetime | None
     stop_state: str | None
     slowdown: float | None
+    missing_since: datetime | None
 
     @property
     def contract(self) -> PreemptionContract:
@@ -124,7 +125,7 @@ LIVE_COLUMNS = (
     *("priority", "preemptible", "deadline_at", "started_at", "time_limit", "array_id"),
     *CONTRACT_FIELDS,
     *("live__pk", "live__seen_running_at", "live__saved_at", "live__checkpoint_asked_at", "live__stop_state"),
-    "live__slowdown",
+    *("live__slowdown", "live__missing_since"),
 )
 
 
@@ -502,7 +503,8 @@ def _running(
     predictions: StoredPredictions,
 ) -> Iterable[RunningJob]:
     """Yield the running jobs, and add their predicted run times to `predictions`. A job whose cancellation hangs is not
-    marked as stopping: its GPUs may never become free, so no other job may count on them."""
+    marked as stopping: its GPUs may never become free, so no other job may count on them. A job that the cluster does
+    not show may have ended, so it is not preempted."""
     commands = ClusterCommand.objects.hanging().filter(cluster=cluster).order_by()
     hanging = set(commands.values_list("attempt", flat=True))
     # Few jobs have a daily maximum
@@ -528,7 +530,7 @@ def _running(
             kind=KIND_BY_VALUE[job.kind],
             gpus=job.nodes * job.gpus_per_node,
             priority=job.priority,
-            preemptible=job.preemptible and not hangs,
+            preemptible=job.preemptible and not hangs and job.missing_since is None,
             deadline_at=job.deadline_at,
             started_at=job.started_at,
             time_limit=job.time_limit,

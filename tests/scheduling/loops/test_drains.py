@@ -68,6 +68,14 @@ def test_drain_mode_finish_evicts_no_job(cluster, slurm, wide):
     assert wanted(wide) == ""
 
 
+def test_attempt_that_the_cluster_does_not_show_is_not_evicted(cluster, slurm, small):
+    Attempt.objects.filter(pk=small.pk).update(missing_since=clock.now())
+    drain(DrainMode.NOW)
+
+    assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
+    assert wanted(small) == ""
+
+
 def test_drain_mode_now_evicts_all_jobs_on_the_node_only(cluster, slurm, wide, small):
     elsewhere = known_to(slurm, make.running(make.job(gpus_per_node=1), on=["seren-003"]))
 

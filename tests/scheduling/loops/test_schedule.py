@@ -246,6 +246,15 @@ def test_advise_mode_records_what_acme_would_do(cluster):
     assert state_of(job).why == "Acme would start it now: 1 GPU was free."
 
 
+def test_job_that_the_cluster_does_not_show_is_not_preempted(cluster):
+    attempt = make.running(make.job(gpus_per_node=1, preemptible=True))
+    assert [job.preemptible for job in snapshot.take_snapshot(cluster, clock.now()).running] == [True]
+
+    Attempt.objects.filter(pk=attempt.pk).update(missing_since=clock.now())
+
+    assert [job.preemptible for job in snapshot.take_snapshot(cluster, clock.now()).running] == [False]
+
+
 def test_snapshot_needs_the_same_number_of_queries_for_many_jobs(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()

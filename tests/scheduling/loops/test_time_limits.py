@@ -61,6 +61,19 @@ def test_job_that_had_failed_before_it_was_stopped_is_failed(cluster, slurm, sto
     assert (job.state, job.why) == (State.FAILED, "Its command ended with exit code 1.")
 
 
+@pytest.mark.parametrize("stopped", ["its time limit", "its deadline"])
+def test_attempt_that_the_cluster_does_not_show_is_not_stopped(cluster, slurm, stopped):
+    """It may have ended long before, while its cluster was unreachable. Accounting says how."""
+    attempt = on_cluster(slurm, time_limit="1:00")
+    if stopped == "its deadline":
+        passed = clock.now() - timedelta(minutes=1)
+        Job.objects.update(time_limit=None, deadline_at=passed, deadline_action=DeadlineAction.CANCEL)
+    Attempt.objects.update(missing_since=clock.now())
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 0
+    assert wanted(attempt) == ""
+
+
 def test_cluster_gets_time_to_enforce_the_limit_itself(cluster, slurm):
     attempt = on_cluster(slurm, time_limit=300)
 
