@@ -114,10 +114,11 @@ def attempt_end(attempt: OwnAttempt, lost_nodes: Collection[str], late: Collecti
     """How the attempt ended; None while it has not. `late` are the uids of pods that exist, but were not seen yet."""
     owner, plan = attempt.owner, attempt.plan
     success = _success(attempt)
-    if plan.ended and not (success and plan.ended.state != State.COMPLETED and _succeeded_by_itself(attempt)):
-        return plan.ended
-    if success and _succeeded_by_itself(attempt):
+    is_recorded = plan.ended is not None and plan.ended.state == State.COMPLETED
+    if success and not is_recorded and _succeeded_by_itself(attempt):
         return success
+    if plan.ended:
+        return plan.ended
     if owner.end:
         return None if _is_job_late(attempt, owner.end) else _job_end(attempt, owner.end, lost_nodes)
     end = success or _first_failure(attempt, lost_nodes, late)
