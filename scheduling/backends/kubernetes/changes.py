@@ -13,9 +13,9 @@ MAX_CHANGES = 50_000
 class ChangeLog:
     """The names of changed objects in the order of their changes. `count` increases with each change."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_CHANGES) -> None:
         self.count = 0
-        self._names: deque[str] = deque(maxlen=MAX_CHANGES)
+        self._names: deque[str] = deque(maxlen=most)
 
     def add(self, name: str) -> None:
         self._names.append(name)

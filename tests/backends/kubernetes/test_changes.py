@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.backends.kubernetes import changes
 from scheduling.backends.kubernetes.changes import ChangeLog, ChangeReader
 
 
@@ -46,9 +45,8 @@ def test_changes_of_an_interrupted_look_are_not_lost():
     assert read(reader, log) is None
 
 
-def test_everything_counts_as_changed_after_more_changes_than_are_kept(monkeypatch):
-    monkeypatch.setattr(changes, "MAX_CHANGES", 2)
-    log, reader = ChangeLog(), ChangeReader()
+def test_everything_counts_as_changed_after_more_changes_than_are_kept():
+    log, reader = ChangeLog(most=2), ChangeReader()
     read(reader, log)
 
     for name in "abc":
