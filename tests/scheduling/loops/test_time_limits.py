@@ -28,6 +28,14 @@ def on_cluster(slurm, **asked):
     return attempt
 
 
+def past_its_end(slurm, limit):
+    attempt = on_cluster(slurm, time_limit="1:00")
+    if limit == "its deadline":
+        passed = clock.now() - timedelta(minutes=1)
+        Job.objects.update(time_limit=None, deadline_at=passed, deadline_action=DeadlineAction.CANCEL)
+    return attempt
+
+
 def wanted(attempt):
     return Attempt.objects.get(pk=attempt.pk).stop_state
 
@@ -48,10 +56,7 @@ def test_attempt_over_its_limit_is_ended_if_the_cluster_does_not(cluster, slurm)
 @pytest.mark.parametrize("stopped", ["its time limit", "its deadline"])
 def test_job_that_had_failed_before_it_was_stopped_is_failed(cluster, slurm, stopped):
     """The cluster reports the end late, for example because it was unreachable."""
-    attempt = on_cluster(slurm, time_limit="1:00")
-    if stopped == "its deadline":
-        passed = clock.now() - timedelta(minutes=1)
-        Job.objects.update(time_limit=None, deadline_at=passed, deadline_action=DeadlineAction.CANCEL)
+    attempt = past_its_end(slurm, stopped)
 
     assert enforce_time_limits_once(cluster, clock.now()) == 1
     slurm.end(attempt.key, State.FAILED, attempt.confirmed_at + timedelta(seconds=30), exit_code=1)
@@ -64,10 +69,7 @@ def test_job_that_had_failed_before_it_was_stopped_is_failed(cluster, slurm, sto
 @pytest.mark.parametrize("stopped", ["its time limit", "its deadline"])
 def test_attempt_that_the_cluster_does_not_show_is_not_stopped(cluster, slurm, stopped):
     """It may have ended long before, while its cluster was unreachable. Accounting says how."""
-    attempt = on_cluster(slurm, time_limit="1:00")
-    if stopped == "its deadline":
-        passed = clock.now() - timedelta(minutes=1)
-        Job.objects.update(time_limit=None, deadline_at=passed, deadline_action=DeadlineAction.CANCEL)
+    attempt = past_its_end(slurm, stopped)
     Attempt.objects.update(missing_since=clock.now())
 
     assert enforce_time_limits_once(cluster, clock.now()) == 0

@@ -47,8 +47,8 @@ class PodRequests:
 NOTHING = PodRequests()
 
 
-def held_by(pods: Iterable[Pod]) -> PodRequests:
-    """What the live ones of these pods hold."""
+def requests_of_live(pods: Iterable[Pod]) -> PodRequests:
+    """What those of the pods request together that have not ended."""
     return sum((PodRequests.of(pod) for pod in pods if pod.is_live), NOTHING)
 
 
@@ -66,7 +66,9 @@ class CapacityInUse:
                 self._held, changed = {}, set(pods)
             if changed:  # a new mapping, because the last one may still be in use
                 held = {node: need for node, need in self._held.items() if node not in changed}
-                self._held = held | {node: held_by(pods[node].values()) for node in changed if node and node in pods}
+                self._held = held | {
+                    node: requests_of_live(pods[node].values()) for node in changed if node and node in pods
+                }
         return self._held
 
 
@@ -80,11 +82,11 @@ class FreeCapacity:
         self._nodes, self._held_before = nodes, held
         self._held: dict[str, PodRequests] = {}  # on nodes of which something was taken since
 
-    def _held_on(self, node: str) -> PodRequests:
+    def _requests_on(self, node: str) -> PodRequests:
         return self._held.get(node) or self._held_before.get(node, NOTHING)
 
     def take(self, node: str, need: PodRequests) -> None:
-        self._held[node] = self._held_on(node) + need
+        self._held[node] = self._requests_on(node) + need
 
     def reserve(self, node: str, need: PodRequests) -> str:
         """Take this capacity for a pod that is about to be created, unless there is an obstacle, which is returned."""
@@ -102,7 +104,7 @@ class FreeCapacity:
             return f"node {node} sleeps or wakes up"
         if not report.usable or NodeFlag.DRAIN in report.flags:
             return f"node {node} is not available: {report.reason}"
-        held = self._held_on(node)
+        held = self._requests_on(node)
         for name, free, wanted in (
             ("GPUs", whole_gpus(report.gpus, report.mig_slices) - held.whole_gpus, need.whole_gpus),
             *(

@@ -20,7 +20,7 @@ from scheduling.backends.kubernetes.driving.admission import (
     obstacles,
 )
 from scheduling.backends.kubernetes.driving.attempt_index import AttemptIndex
-from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodRequests, held_by
+from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodRequests, requests_of_live
 from scheduling.backends.kubernetes.ends import PodEnd
 from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import JobCache, group_job
@@ -84,7 +84,9 @@ class Seen:
         return next_steps(self.attempts, self.free(nodes), lost, (), now)
 
     def free(self, nodes=NODES):
-        return FreeCapacity(nodes, {name: held_by(pod for pod in self.pods if pod.node == name) for name in nodes})
+        return FreeCapacity(
+            nodes, {name: requests_of_live(pod for pod in self.pods if pod.node == name) for name in nodes}
+        )
 
     def step(self, **more):
         (step,) = self.steps(**more)
