@@ -30,17 +30,19 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import NodeFlag, State
 from jobs.core.preemption_contract import CHECKPOINT_ANSWER_TIME
 from jobs.core.slurm_notation import parse_signal
-from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode
 from scheduling.backends.base import Backend, ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
 from scheduling.loops import node_tests
 from scheduling.loops.commands.claims import claim, postpone_command, settle_command
 from scheduling.loops.commands.submit import submit_attempts
+from scheduling.models import NodeSleep
 
 MAX_CLAIMS_PER_TURN = 8  # leaves time for the other steps of the turn
 NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
 CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
 WAKE_RETRY_INTERVAL = timedelta(seconds=2)
 MAX_WAKE_DELAY = timedelta(minutes=10)
+JOB_BOOT_DELAY = timedelta(seconds=10)  # within which a cluster that powers its nodes boots them for a submitted job
 ENDS_JOB = (State.CANCELLED, State.TIMEOUT, State.DEADLINE)  # stops after which the job does not run again
 MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
 
@@ -132,13 +134,28 @@ def _stop(attempt: Attempt, backend: Backend) -> str:
 
 
 def _wake(command: ClusterCommand, backend: Backend, now: datetime) -> bool:
-    """Wake the node up. While it falls asleep, wait: some clusters drop the request then."""
+    """Wake the node up. While it falls asleep, wait: some clusters drop the request then.
+
+    A node that boots for a job does not boot a second time: Slurm would wait for that boot in vain and set the node
+    down. A look before the request cannot exclude this, because the boot may begin in between.
+    """
     falls_asleep = {NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN}.intersection(command.node.flags)
     if falls_asleep and now - command.created_at < MAX_WAKE_DELAY:
         postpone_command(command, now, "the node is still falling asleep", WAKE_RETRY_INTERVAL, sent_nothing=True)
         return False
+    if backend.traits.powers_nodes and _is_booted_by_job(command, now):
+        postpone_command(command, now, "the cluster boots the node for its job", WAKE_RETRY_INTERVAL, sent_nothing=True)
+        return False
     backend.power_up(command.node.name)
     return settle_command(command, now, "done")
+
+
+def _is_booted_by_job(command: ClusterCommand, now: datetime) -> bool:
+    """Whether the cluster should begin to boot the node for a job that was submitted to it just now."""
+    if NodeFlag.POWERED_DOWN not in command.node.flags:
+        return False
+    is_new = NodeSleep.objects.filter(node=command.node_id, closed_at=None, wake_requested_at__gt=now - JOB_BOOT_DELAY)
+    return is_new.exists() and Allocation.objects.live().filter(node=command.node_id, attempt__stop_state="").exists()
 
 
 def _signal(command: ClusterCommand, backend: Backend, now: datetime) -> bool:

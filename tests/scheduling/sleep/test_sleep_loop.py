@@ -183,6 +183,23 @@ def test_job_wakes_a_sleeping_node_at_once_and_runs_after_its_boot(cluster, turn
     assert timedelta(minutes=4) < ended.closed_at - ended.wake_requested_at < timedelta(minutes=5)
 
 
+def test_node_that_the_cluster_boots_for_a_job_is_not_asked_to_boot_again(cluster, turn, slurm, times):
+    """Slurm would wait for the second boot in vain, and set the node down."""
+    asleep = all_asleep(turn, slurm)
+    asked = []
+    slurm.power_up = asked.append
+    make.jobs({"gpus_per_node": 8}, {"gpus_per_node": 8})
+
+    turn(seconds=1, schedules=True)
+    assert (asked, sleep_of(asleep[0]).state) == ([], NodeSleepState.WAKING)
+    slurm.set_flags(asleep[0])  # it has booted
+    turn(seconds=1)
+    turn(seconds=1)
+    turn(seconds=1)
+
+    assert NodeSleep.objects.get(node__name=asleep[0]).state == NodeSleepState.AWAKE
+
+
 def test_attempt_is_submitted_to_kubernetes_only_when_its_node_is_awake(cluster, turn, slurm, times):
     asleep = all_asleep(turn, slurm)
     slurm.traits = replace(slurm.traits, powers_nodes=False)
