@@ -41,6 +41,7 @@ STATE_OF_REASON = {
 OUT_OF_RESOURCE = "OutOf"  # `OutOfcpu`, `OutOfnvidia.com/gpu`: the kubelet had less than the scheduler believed
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"  # set by Jobs, and by Acme on pods without a Job
 MAX_INDEX_DIGITS = 6
+MAX_TIME_LIMIT_S = 10 * 366 * 86_400
 MAX_SIGNAL = 127  # a number that the database stores; real ones are at most 64
 NO_REASON = frozenset({"", "Completed", "Error"})  # these add nothing to the exit code
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -167,8 +168,22 @@ def _pod_end(item: Mapping[str, Any]) -> PodEnd | None:
     first = min((state for state in terminated if _failed(state)), key=lambda s: text_at(s, "finishedAt"), default={})
     exit_code, signal = count_at(first, "exitCode"), count_at(first, "signal")
     state, reason = _failure(item, first, at)
+    if state == State.TIMEOUT and at is None:
+        at = _time_limit_reached_at(item)
     signal = signal if signal and signal <= MAX_SIGNAL else None
     return PodEnd(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
+
+
+def _time_limit_reached_at(item: Mapping[str, Any]) -> datetime | None:
+    """Kubelets of 1.20 report no time: their pod has failed while its containers are still being stopped."""
+    started, limit = time_at(item, "status", "startTime"), read_time_limit(mapping_at(item, "spec"))
+    return started + limit if started and limit else None
+
+
+def read_time_limit(spec: Mapping[str, Any]) -> timedelta | None:
+    """The time limit of a pod or a workload."""
+    seconds = count_at(spec, "activeDeadlineSeconds")
+    return timedelta(seconds=seconds) if seconds and seconds <= MAX_TIME_LIMIT_S else None
 
 
 def _terminated(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:

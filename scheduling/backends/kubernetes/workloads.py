@@ -14,14 +14,13 @@ from typing import Any
 from jobs.core.lifecycle import State
 
 from .ends import PodEnd
-from .fields import count_at, mapping_at, mappings_at, require_text, text_at, time_at
+from .fields import mapping_at, mappings_at, require_text, text_at, time_at
 from .ownership import Owner, OwnerMapping
 from .plans import AttemptPlan, read_plan
-from .pods import OwnerReference, read_controller
+from .pods import OwnerReference, read_controller, read_time_limit
 from .resources import PodResources
 
 MAX_DEPTH = 8  # of a pod template in a spec: that of a RayJob is at the fifth level
-MAX_TIME_LIMIT_S = 10 * 366 * 86_400
 SUCCEEDED_CONDITIONS = frozenset({"Complete", "Completed", "Succeeded"})
 FAILED_CONDITION = "Failed"
 # Phases of a Ray job (`jobStatus`) and of a Volcano job (`state.phase`)
@@ -79,7 +78,7 @@ def read_workload(item: Mapping[str, Any], kind: str, collection: str, owners: O
         suspended=spec.get("suspend") is True or mapping_at(spec, "runPolicy").get("suspend") is True,
         created_at=time_at(item, "metadata", "creationTimestamp"),
         started_at=time_at(item, "status", "startTime"),
-        time_limit=_time_limit(spec),
+        time_limit=read_time_limit(spec) or read_time_limit(mapping_at(spec, "runPolicy")),
         end=_end(item),
     )
 
@@ -94,11 +93,6 @@ def pod_templates(spec: object, depth: int = MAX_DEPTH) -> Iterator[Mapping[str,
             yield child
         elif isinstance(child, (Mapping, list)):
             yield from pod_templates(child, depth - 1)
-
-
-def _time_limit(spec: Mapping[str, Any]) -> timedelta | None:
-    seconds = count_at(spec, "activeDeadlineSeconds") or count_at(spec, "runPolicy", "activeDeadlineSeconds")
-    return timedelta(seconds=seconds) if seconds and seconds <= MAX_TIME_LIMIT_S else None
 
 
 def _end(item: Mapping[str, Any]) -> PodEnd | None:

@@ -1,5 +1,7 @@
 """How pods ended, and why they wait."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from jobs.core.lifecycle import State
@@ -63,6 +65,17 @@ def test_end_of_a_pod_follows_from_its_status(item, state, exit_code, reason):
     end = read(item).end
 
     assert (end.state, end.exit_code, end.reason) == (state, exit_code, reason)
+
+
+def test_pod_over_its_time_limit_ended_when_it_reached_it():
+    """A kubelet of 1.20 reports that the pod has failed, and its container as running."""
+    item = pod(on="n1", status={"phase": "Failed", "reason": "DeadlineExceeded", "startTime": "2026-03-01T10:00:00Z"})
+    item["spec"]["activeDeadlineSeconds"] = 60
+
+    end = read(item).end
+
+    assert (end.state, end.at) == (State.TIMEOUT, datetime(2026, 3, 1, 10, 1, tzinfo=UTC))
+    assert "running" in item["status"]["containerStatuses"][0]["state"]
 
 
 def test_exit_code_is_that_of_the_container_that_failed_first():
