@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -116,9 +117,17 @@ class HttpClient:
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request."""
+    """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request.
+
+    While other threads wait for responses, `close` leaves their connections open; the last of these threads closes
+    them. A descriptor that one thread closes can become a pipe or a database connection at once, and OpenSSL in the
+    other thread would read from it, or write an alert to it.
+    """
 
     def __init__(self, socket_path: str | None, ssl_context: ssl.SSLContext | None, server_name: str) -> None:
+        self._lock = threading.Lock()
+        self._responses = 0  # requests whose response is not closed
+        self._closed = False
         self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._pool = httpcore.ConnectionPool(
             ssl_context=ssl_context,
@@ -145,17 +154,41 @@ class DeadlineTransport(httpx.BaseTransport):
             content=request.stream,
             extensions={"timeout": timeouts, **self._extensions},
         )
-        answer = _translate_errors(lambda: self._pool.handle_request(outgoing))
-        stream, extensions = _ResponseStream(answer), {"network_stream": answer.extensions["network_stream"]}
+        self._begin_response()
+        try:
+            answer = _translate_errors(lambda: self._pool.handle_request(outgoing))
+        except BaseException:
+            self._end_response()
+            raise
+        stream = _ResponseStream(answer, self._end_response)
+        extensions = {"network_stream": answer.extensions["network_stream"]}
         return httpx.Response(answer.status, headers=answer.headers, stream=stream, extensions=extensions)
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._responses:
+                return
+        self._pool.close()
+
+    def _begin_response(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise httpx.ConnectError("the client was closed")
+            self._responses += 1
+
+    def _end_response(self) -> None:
+        with self._lock:
+            self._responses -= 1
+            if self._responses or not self._closed:
+                return
         self._pool.close()
 
 
 class _ResponseStream(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
+    def __init__(self, answer: httpcore.Response, on_close: Callable[[], None]) -> None:
         self._answer = answer
+        self._on_close: Callable[[], None] | None = on_close
 
     def __iter__(self) -> Iterator[bytes]:
         chunks = self._answer.iter_stream()
@@ -163,7 +196,12 @@ class _ResponseStream(httpx.SyncByteStream):
             yield chunk
 
     def close(self) -> None:
-        self._answer.close()
+        on_close, self._on_close = self._on_close, None
+        try:
+            self._answer.close()
+        finally:
+            if on_close:
+                on_close()
 
 
 def _translate_errors(call: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import closing
 
 import httpx
@@ -149,3 +150,28 @@ def test_unix_socket_without_a_response_is_unreachable(tmp_path):
 def test_exporter_that_never_completes_its_page_is_unreachable(conversation):
     with serving(conversation) as address, pytest.raises(ClusterUnreachable):
         telemetry.read_exporter(f"{address}/metrics", timeout_s=SHORT_S)
+
+
+def test_connection_in_use_is_closed_by_the_thread_that_uses_it():
+    """Its descriptor would become that of another file, to which OpenSSL then writes."""
+
+    def send_two_parts(connection, over):
+        read_request(connection)
+        connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n1")
+        client_is_closed.wait(PATIENCE_S)
+        connection.sendall(b"2")
+        over.wait()
+
+    client_is_closed = threading.Event()
+    with serving(send_two_parts) as address:
+        client = HttpClient(address, {})
+        response = client.open_stream("/", RequestDeadline(PATIENCE_S), {})
+        connection, parts = response.extensions["network_stream"].get_extra_info("socket"), response.iter_raw()
+        first = next(parts)
+
+        client.close()
+        is_open = connection.fileno() != -1
+        client_is_closed.set()
+
+        assert (is_open, first, next(parts), next(parts, None)) == (True, b"1", b"2", None)
+        assert connection.fileno() == -1

@@ -32,7 +32,7 @@ class WatchStream:
         self._lock = threading.Lock()
         self._answered, self._closed = threading.Event(), False
         self._arrived = threading.Event()
-        self._response: httpx.Response | None = None
+        self._socket: socket.socket | None = None  # while the response is read
         self.status: int | None = None  # of the response, once there is one
         self.error = ""  # why it ended; empty while it runs and after the server ended it
         self.ended = False
@@ -59,15 +59,17 @@ class WatchStream:
         """End the watch. Its thread may be blocked in a read, which ends when the socket is shut down."""
         with self._lock:
             self._closed = True
-            response = self._response
-        if response is not None and not self.ended:
-            _shut_down(response)
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         try:
-            with closing(self._client.open_stream(self._path, self._lifetime, self._headers)) as response:
+            # No other request gets this connection, so `close` may shut it down at any time
+            headers = {**self._headers, "Connection": "close"}
+            with closing(self._client.open_stream(self._path, self._lifetime, headers)) as response:
                 with self._lock:
-                    self._response, closed = response, self._closed
+                    self._socket, closed = _copy_of_socket(response), self._closed
                 self.status = response.status_code
                 self._answered.set()
                 if not closed:
@@ -76,6 +78,9 @@ class WatchStream:
             self.error = str(error) or type(error).__name__
         finally:
             with self._lock:
+                if self._socket is not None:
+                    self._socket.close()
+                    self._socket = None
                 self.ended = True
                 self._arrived.set()
             self._answered.set()
@@ -97,9 +102,6 @@ class WatchStream:
             return self._waiting <= MAX_WAITING_BYTES and not self._closed
 
 
-def _shut_down(response: httpx.Response) -> None:
-    """Shut down the connection from another thread than the one that reads it: on a copy of the descriptor, because
-    that thread owns the socket."""
-    plain = response.extensions["network_stream"].get_extra_info("socket")
-    with suppress(OSError), socket.socket(fileno=os.dup(plain.fileno())) as copy:
-        copy.shutdown(socket.SHUT_RDWR)
+def _copy_of_socket(response: httpx.Response) -> socket.socket:
+    """Its descriptor stays that of this connection when httpx closes its own, which then may be that of any file."""
+    return socket.socket(fileno=os.dup(response.extensions["network_stream"].get_extra_info("socket").fileno()))

@@ -80,9 +80,11 @@ class ExecClient:
         try:
             yield websocket
         finally:
-            # The other side may never answer a closing handshake
+            # The other side may never answer a closing handshake. The thread that reads the socket closes it: OpenSSL
+            # may still write an alert there, which must not go to another file with the same descriptor
             with suppress(OSError):
                 websocket.socket.shutdown(socket.SHUT_RDWR)
+            websocket.wait_closed(CLOSE_S)
             with suppress(WebSocketException, OSError):
                 websocket.close()
 
