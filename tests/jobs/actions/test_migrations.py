@@ -33,7 +33,7 @@ def indexes():
 
 
 def migrate():
-    loader = MigrationLoader(connection)
+    loader = MigrationLoader(connection, replace_migrations=False)
     with connection.schema_editor(atomic=False) as editor:
         loader.get_migration(*MIGRATION).apply(loader.project_state(BEFORE), editor)
 
