@@ -7,6 +7,7 @@ several requests may share one deadline. Only name resolution is not covered: th
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -21,7 +22,6 @@ import httpx
 MAX_RESPONSE_BYTES = 512 << 20
 NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # makes caches in between ask the cluster
 MAX_CONNECTIONS = 100
-MAX_IDLE_CONNECTIONS = 20
 KEEPALIVE_EXPIRY_S = 5.0
 # The request was certainly not sent
 NOT_SENT_ERRORS = (
@@ -72,10 +72,11 @@ class HttpClient:
             ("http://slurm", address.removeprefix("unix://")) if address.startswith("unix://") else (address, None)
         )
         self._largest = largest
+        self._transport = DeadlineTransport(socket_path, ssl_context, server_name)
         self._client = httpx.Client(
             base_url=base,
             headers={**NO_CACHE_HEADERS, "Accept-Encoding": "identity", **headers},
-            transport=DeadlineTransport(socket_path, ssl_context, server_name),
+            transport=self._transport,
             trust_env=False,
         )
 
@@ -105,7 +106,8 @@ class HttpClient:
         return self._client.send(request, stream=True)
 
     def close(self) -> None:
-        self._client.close()
+        """Requests of other threads go on. New ones get a ConnectError."""
+        self._transport.close()
 
     def _limit_size(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         size = 0
@@ -119,14 +121,15 @@ class HttpClient:
 class DeadlineTransport(httpx.BaseTransport):
     """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request.
 
-    While other threads wait for responses, `close` leaves their connections open; the last of these threads closes
-    them. A descriptor that one thread closes can become a pipe or a database connection at once, and OpenSSL in the
-    other thread would read from it, or write an alert to it.
+    While other threads wait for responses, `close` leaves all connections open; the last of these threads closes them.
+    A descriptor that one thread closes can become a pipe or a database connection at once, and OpenSSL in the other
+    thread would read from it, or write an alert to it. The pool keeps all idle connections until they expire for the
+    same reason: httpcore would close one that another thread has got and not used yet.
     """
 
     def __init__(self, socket_path: str | None, ssl_context: ssl.SSLContext | None, server_name: str) -> None:
         self._lock = threading.Lock()
-        self._responses = 0  # requests whose response is not closed
+        self._open_requests = 0  # their response has not come, or was not closed
         self._closed = False
         self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._pool = httpcore.ConnectionPool(
@@ -134,7 +137,7 @@ class DeadlineTransport(httpx.BaseTransport):
             uds=socket_path,
             network_backend=_DeadlineNetwork(),
             max_connections=MAX_CONNECTIONS,
-            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_EXPIRY_S,
         )
 
@@ -154,35 +157,40 @@ class DeadlineTransport(httpx.BaseTransport):
             content=request.stream,
             extensions={"timeout": timeouts, **self._extensions},
         )
-        self._begin_response()
+        self._begin_request()
         try:
             answer = _translate_errors(lambda: self._pool.handle_request(outgoing))
         except BaseException:
-            self._end_response()
+            self._end_request()
             raise
-        stream = _ResponseStream(answer, self._end_response)
+        stream = _ResponseStream(answer, self._end_request)
         extensions = {"network_stream": answer.extensions["network_stream"]}
         return httpx.Response(answer.status, headers=answer.headers, stream=stream, extensions=extensions)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._responses:
+            if self._open_requests:
                 return
         self._pool.close()
 
-    def _begin_response(self) -> None:
+    def _begin_request(self) -> None:
         with self._lock:
             if self._closed:
                 raise httpx.ConnectError("the client was closed")
-            self._responses += 1
+            self._open_requests += 1
 
-    def _end_response(self) -> None:
+    def _end_request(self) -> None:
         with self._lock:
-            self._responses -= 1
-            if self._responses or not self._closed:
+            self._open_requests -= 1
+            if self._open_requests or not self._closed:
                 return
         self._pool.close()
+
+
+def copy_of_socket(plain: socket.socket) -> socket.socket:
+    """Any thread may shut the copy down: its descriptor stays that of this connection when the other one is closed."""
+    return socket.socket(fileno=os.dup(plain.fileno()))
 
 
 class _ResponseStream(httpx.SyncByteStream):

@@ -13,11 +13,12 @@ import pytest
 from scheduling.backends import telemetry
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from scheduling.backends.http_client import HttpClient, RequestDeadline, ResponseTooLarge
+from scheduling.backends.kubernetes.watch_stream import WatchStream
 from scheduling.backends.opening import open_backend
 from tests.backends import hostile
 from tests.backends.hostile import HEAD, read_request, serving
 from tests.backends.test_dialect import submission
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 SHORT_S = 0.3
 SLOW = (hostile.silent, hostile.deaf, hostile.trickling, hostile.trickling_headers)
@@ -152,7 +153,7 @@ def test_exporter_that_never_completes_its_page_is_unreachable(conversation):
         telemetry.read_exporter(f"{address}/metrics", timeout_s=SHORT_S)
 
 
-def test_connection_in_use_is_closed_by_the_thread_that_uses_it():
+def test_connection_in_use_stays_open_until_its_response_is_read():
     """Its descriptor would become that of another file, to which OpenSSL then writes."""
 
     def send_two_parts(connection, over):
@@ -165,13 +166,44 @@ def test_connection_in_use_is_closed_by_the_thread_that_uses_it():
     client_is_closed = threading.Event()
     with serving(send_two_parts) as address:
         client = HttpClient(address, {})
-        response = client.open_stream("/", RequestDeadline(PATIENCE_S), {})
-        connection, parts = response.extensions["network_stream"].get_extra_info("socket"), response.iter_raw()
-        first = next(parts)
+        responses = [client.open_stream("/", RequestDeadline(PATIENCE_S), {}) for _ in range(2)]
+        sockets = [response.extensions["network_stream"].get_extra_info("socket") for response in responses]
 
         client.close()
-        is_open = connection.fileno() != -1
+        are_open = [[plain.fileno() != -1 for plain in sockets]]
         client_is_closed.set()
+        contents = []
+        for response in responses:
+            contents.append(b"".join(response.iter_raw()))
+            are_open.append([plain.fileno() != -1 for plain in sockets])
 
-        assert (is_open, first, next(parts), next(parts, None)) == (True, b"1", b"2", None)
-        assert connection.fileno() == -1
+        assert contents == [b"12", b"12"]
+        assert are_open == [[True, True], [True, True], [False, False]]
+        with pytest.raises(httpx.ConnectError, match="the client was closed"):
+            client.request("GET", "/", RequestDeadline(PATIENCE_S))
+
+
+def test_watch_of_a_closed_client_goes_on_until_it_is_closed():
+    def send_two_lines(connection, over):
+        requests.append(read_request(connection))
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n1\n\r\n")
+        client_is_closed.wait(PATIENCE_S)
+        connection.sendall(b"2\r\n2\n\r\n")
+        over.wait()
+
+    requests, client_is_closed = [], threading.Event()
+    with serving(send_two_lines) as address:
+        client = HttpClient(address, {})
+        watch = WatchStream(client, "/", {}, RequestDeadline(PATIENCE_S))
+        assert watch.wait_for_lines(PATIENCE_S)
+        lines = watch.take_lines()
+
+        client.close()
+        client_is_closed.set()
+        assert watch.wait_for_lines(PATIENCE_S)
+        lines += watch.take_lines()
+        watch.close()
+
+        assert lines == [b"1", b"2"]
+        until(lambda: watch.ended, what="the watch has ended")
+        assert b"connection: close" in requests[0].lower()

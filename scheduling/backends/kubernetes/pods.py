@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs.core.lifecycle import State
@@ -41,6 +41,7 @@ STATE_OF_REASON = {
 OUT_OF_RESOURCE = "OutOf"  # `OutOfcpu`, `OutOfnvidia.com/gpu`: the kubelet had less than the scheduler believed
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"  # set by Jobs, and by Acme on pods without a Job
 MAX_INDEX_DIGITS = 6
+LATEST = datetime.max.replace(tzinfo=UTC)
 MAX_TIME_LIMIT_S = 10 * 366 * 86_400
 MAX_SIGNAL = 127  # a number that the database stores; real ones are at most 64
 NO_REASON = frozenset({"", "Completed", "Error"})  # these add nothing to the exit code
@@ -168,16 +169,18 @@ def _pod_end(item: Mapping[str, Any]) -> PodEnd | None:
     first = min((state for state in terminated if _failed(state)), key=lambda s: text_at(s, "finishedAt"), default={})
     exit_code, signal = count_at(first, "exitCode"), count_at(first, "signal")
     state, reason = _failure(item, first, at)
-    if state == State.TIMEOUT and at is None:
-        at = _time_limit_reached_at(item)
+    if state == State.TIMEOUT:
+        at = max((time for time in (at, _time_limit_reached_at(item)) if time), default=None)
     signal = signal if signal and signal <= MAX_SIGNAL else None
     return PodEnd(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
 
 
 def _time_limit_reached_at(item: Mapping[str, Any]) -> datetime | None:
-    """Kubelets of 1.20 report no time: their pod has failed while its containers are still being stopped."""
+    """Kubelets of 1.20 do not report when: the pod has failed, and some of its containers are still being stopped."""
     started, limit = time_at(item, "status", "startTime"), read_time_limit(mapping_at(item, "spec"))
-    return started + limit if started and limit else None
+    if not started or not limit:
+        return None
+    return min(started, LATEST - limit) + limit
 
 
 def read_time_limit(spec: Mapping[str, Any]) -> timedelta | None:

@@ -8,7 +8,6 @@ line that was cut off is dropped: the next watch begins at the last complete eve
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections import deque
@@ -16,7 +15,7 @@ from contextlib import closing, suppress
 
 import httpx
 
-from ..http_client import HttpClient, RequestDeadline
+from ..http_client import HttpClient, RequestDeadline, copy_of_socket
 
 MAX_WAITING_BYTES = 64 << 20
 MAX_LINE_BYTES = 16 << 20  # an object has at most 1.5 MiB in etcd, but JSON is larger
@@ -32,7 +31,7 @@ class WatchStream:
         self._lock = threading.Lock()
         self._answered, self._closed = threading.Event(), False
         self._arrived = threading.Event()
-        self._socket: socket.socket | None = None  # while the response is read
+        self._socket_copy: socket.socket | None = None  # while the response is read
         self.status: int | None = None  # of the response, once there is one
         self.error = ""  # why it ended; empty while it runs and after the server ended it
         self.ended = False
@@ -56,12 +55,13 @@ class WatchStream:
         return lines
 
     def close(self) -> None:
-        """End the watch. Its thread may be blocked in a read, which ends when the socket is shut down."""
+        """End the watch. Its thread may be blocked in a read, which ends when the socket is shut down. If the response
+        has not begun, the thread waits for it until the deadline."""
         with self._lock:
             self._closed = True
-            if self._socket is not None:
+            if self._socket_copy is not None:
                 with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    self._socket_copy.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         try:
@@ -69,18 +69,19 @@ class WatchStream:
             headers = {**self._headers, "Connection": "close"}
             with closing(self._client.open_stream(self._path, self._lifetime, headers)) as response:
                 with self._lock:
-                    self._socket, closed = _copy_of_socket(response), self._closed
+                    plain = response.extensions["network_stream"].get_extra_info("socket")
+                    self._socket_copy, closed = copy_of_socket(plain), self._closed
                 self.status = response.status_code
                 self._answered.set()
                 if not closed:
                     self._collect(response)
-        except (httpx.HTTPError, OSError, ValueError, RuntimeError) as error:  # also of a connection closed meanwhile
+        except (httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
             self.error = str(error) or type(error).__name__
         finally:
             with self._lock:
-                if self._socket is not None:
-                    self._socket.close()
-                    self._socket = None
+                if self._socket_copy is not None:
+                    self._socket_copy.close()
+                    self._socket_copy = None
                 self.ended = True
                 self._arrived.set()
             self._answered.set()
@@ -100,8 +101,3 @@ class WatchStream:
             if self._lines:
                 self._arrived.set()
             return self._waiting <= MAX_WAITING_BYTES and not self._closed
-
-
-def _copy_of_socket(response: httpx.Response) -> socket.socket:
-    """Its descriptor stays that of this connection when httpx closes its own, which then may be that of any file."""
-    return socket.socket(fileno=os.dup(response.extensions["network_stream"].get_extra_info("socket").fileno()))

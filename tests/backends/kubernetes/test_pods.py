@@ -67,15 +67,28 @@ def test_end_of_a_pod_follows_from_its_status(item, state, exit_code, reason):
     assert (end.state, end.exit_code, end.reason) == (state, exit_code, reason)
 
 
-def test_pod_over_its_time_limit_ended_when_it_reached_it():
-    """A kubelet of 1.20 reports that the pod has failed, and its container as running."""
-    item = pod(on="n1", status={"phase": "Failed", "reason": "DeadlineExceeded", "startTime": "2026-03-01T10:00:00Z"})
+def overdue_pod(started):
+    """A kubelet of 1.20 reports that the pod has failed, and its main container as running."""
+    status = {"phase": "Failed", "reason": "DeadlineExceeded", "startTime": started}
+    item = pod(on="n1", status=status)
     item["spec"]["activeDeadlineSeconds"] = 60
+    return item
+
+
+@pytest.mark.parametrize(
+    "init", [[], [{"state": {"terminated": {"exitCode": 0, "finishedAt": "2026-03-01T10:00:04Z"}}}]]
+)
+def test_pod_over_its_time_limit_ended_when_it_reached_it(init):
+    item = overdue_pod("2026-03-01T10:00:00Z")
+    item["status"]["initContainerStatuses"] = init
 
     end = read(item).end
 
     assert (end.state, end.at) == (State.TIMEOUT, datetime(2026, 3, 1, 10, 1, tzinfo=UTC))
-    assert "running" in item["status"]["containerStatuses"][0]["state"]
+
+
+def test_time_limit_after_the_last_date_can_be_read():
+    assert read(overdue_pod("9999-12-31T23:59:59Z")).end.at == datetime.max.replace(tzinfo=UTC)
 
 
 def test_exit_code_is_that_of_the_container_that_failed_first():

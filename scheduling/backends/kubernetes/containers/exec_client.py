@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from ...base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ...http_client import RequestDeadline
+from ...http_client import RequestDeadline, copy_of_socket
 from ..api_errors import ApiRefusal
 from ..connection.access import Connection
 from ..fields import mapping_at, mappings_at, text_at
@@ -80,13 +81,7 @@ class ExecClient:
         try:
             yield websocket
         finally:
-            # The other side may never answer a closing handshake. The thread that reads the socket closes it: OpenSSL
-            # may still write an alert there, which must not go to another file with the same descriptor
-            with suppress(OSError):
-                websocket.socket.shutdown(socket.SHUT_RDWR)
-            websocket.wait_closed(CLOSE_S)
-            with suppress(WebSocketException, OSError):
-                websocket.close()
+            websocket.close_socket()  # without a closing handshake, which the other side may never answer
 
     def _open(self, place: ContainerPlace, command: Sequence[str], deadline: RequestDeadline) -> ClientConnection:
         try:
@@ -105,6 +100,7 @@ class ExecClient:
                 ping_interval=None,
                 max_size=MAX_FRAME_BYTES,
                 legacy=True,
+                create_connection=_ClientConnection,
             )
         except InvalidStatus as error:
             raise self._refusal(error) from None
@@ -121,6 +117,23 @@ class ExecClient:
 
     def _text(self, text: str) -> str:
         return f"{self._connection.server}: {text}"
+
+
+class _ClientConnection(ClientConnection):
+    """Its socket is closed by the thread that reads it, for the reason that `DeadlineTransport` names."""
+
+    def __init__(self, sock: socket.socket, *values: Any, **options: Any) -> None:
+        self._socket_copy = copy_of_socket(sock)
+        super().__init__(sock, *values, **options)
+
+    def close_socket(self) -> None:
+        if threading.current_thread() is not self.recv_events_thread:
+            with suppress(OSError):
+                self._socket_copy.shutdown(socket.SHUT_RDWR)
+            # In vain if it does not read because too many frames wait; then the socket may be closed here
+            self.recv_events_thread.join(CLOSE_S)
+            self._socket_copy.close()
+        super().close_socket()
 
 
 def _path(place: ContainerPlace, command: Sequence[str]) -> str:
