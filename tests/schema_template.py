@@ -1,8 +1,8 @@
 """A PostgreSQL data directory with a migrated database, built once and reused until a migration changes.
 
-The migrations take half a minute, for each pytest process and each run. The test databases are copies of this database
-instead. Django still runs `migrate` on every copy, so a migration that is missing from it would be applied; the key of
-the directory changes with everything that could change what a migration did.
+The migrations take ten seconds or more, for each pytest process and each run. The test databases are copies of this
+database instead. Django still runs `migrate` on every copy, so a migration that is missing from it would be applied;
+the key of the directory changes with everything that could change what a migration did.
 """
 
 from __future__ import annotations

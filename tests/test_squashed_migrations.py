@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
-import pytest
 
 from acmeweb.common.env import ROOT
 
 # Before the migrations of `jobs` were complete, some databases already had these triggers on its tables
 TRIGGERS = ("scheduling", "0017_ledger_change_triggers")
-# Without the order of columns, names that Django derives from former names of tables and columns, and the brackets and
-# casts that a trigger gets when it is created from its own definition
+# Without the order of columns, and names that Django derives from former names of tables and columns. One trigger gets
+# other brackets and casts, because jobs 0058 creates it again from its own definition
 SCHEMA = r"""
 SELECT format('column %s.%s %s %s', c.table_name, c.column_name, c.is_nullable, c.column_default),
   format_type(a.atttypid, a.atttypmod) || a.attidentity::text
@@ -32,7 +31,8 @@ SELECT 'index', regexp_replace(indexdef, 'INDEX \w+_([0-9a-f]{8}(_like|_uniq)?|p
 WHERE schemaname = 'public'
 UNION ALL
 SELECT format('trigger %s of %s', tgname, tgrelid::regclass),
-  regexp_replace(pg_get_triggerdef(oid), '[()]|::[a-z ]+(\[\])?', '', 'g')
+  CASE WHEN tgname = 'scheduling_ledger_job'
+  THEN regexp_replace(pg_get_triggerdef(oid), '[()]|::[a-z ]+(\[\])?', '', 'g') ELSE pg_get_triggerdef(oid) END
 FROM pg_trigger WHERE NOT tgisinternal
 UNION ALL
 SELECT 'function', pg_get_functiondef(p.oid) FROM pg_proc p WHERE pronamespace = 'public'::regnamespace
@@ -43,7 +43,7 @@ ORDER BY 1, 2
 """
 
 
-# With an app and a migration as arguments, first to this one without the squashed migrations
+# If there are arguments, they name the app and the migration up to which the squashed migrations are not used
 MIGRATE = """
 import django, sys
 django.setup()
@@ -63,6 +63,7 @@ def new_database(name):
     """The URL of a new database, which is dropped afterwards."""
     url = os.environ["DATABASE_URL"]
     with psycopg.connect(url, autocommit=True) as session:
+        session.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         session.execute(f"CREATE DATABASE {name}")
         try:
             yield urlsplit(url)._replace(path=f"/{name}").geturl()
@@ -80,7 +81,6 @@ def schema(url):
         return session.execute(SCHEMA).fetchall()
 
 
-@pytest.mark.timeout(600)
 def test_squashed_migrations_create_the_same_schema():
     with new_database("squashed") as squashed, new_database("one_by_one") as one_by_one:
         migrate(squashed)

@@ -1,4 +1,4 @@
-"""What Django's models cannot say: a sequence for ids, one live holder per GPU, Events that nobody edits."""
+"""SQL that models do not express: a sequence for ids, one live holder per GPU, Events that nobody edits."""
 
 from django.db import migrations
 

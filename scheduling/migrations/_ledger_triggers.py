@@ -1,4 +1,7 @@
-"""Triggers that record which hours of the ledger a change of a row concerns, in the transaction of the change."""
+"""Triggers that record which hours of the ledger a change of a row concerns, in the transaction of the change.
+
+The migrations of old and of new databases use them, so they stay as they are: a change is a new migration.
+"""
 
 from django.db import migrations
 
