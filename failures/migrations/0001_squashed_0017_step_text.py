@@ -1,3 +1,5 @@
+"""The schema in one step, for new databases. Older ones apply the migrations that this one replaces."""
+
 import datetime
 
 import django.core.validators
