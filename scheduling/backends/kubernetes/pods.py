@@ -170,17 +170,15 @@ def _pod_end(item: Mapping[str, Any]) -> PodEnd | None:
     exit_code, signal = count_at(first, "exitCode"), count_at(first, "signal")
     state, reason = _failure(item, first, at)
     if state == State.TIMEOUT:
-        at = max((time for time in (at, _time_limit_reached_at(item)) if time), default=None)
+        # Kubelets of 1.20 do not report when: some containers are still being stopped, and others ended long before
+        reached = time_limit_reached_at(time_at(item, "status", "startTime"), read_time_limit(mapping_at(item, "spec")))
+        at = max((time for time in (at, reached) if time), default=None)
     signal = signal if signal and signal <= MAX_SIGNAL else None
     return PodEnd(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
 
 
-def _time_limit_reached_at(item: Mapping[str, Any]) -> datetime | None:
-    """Kubelets of 1.20 do not report when: the pod has failed, and some of its containers are still being stopped."""
-    started, limit = time_at(item, "status", "startTime"), read_time_limit(mapping_at(item, "spec"))
-    if not started or not limit:
-        return None
-    return min(started, LATEST - limit) + limit
+def time_limit_reached_at(started_at: datetime | None, limit: timedelta | None) -> datetime | None:
+    return min(started_at, LATEST - limit) + limit if started_at and limit else None
 
 
 def read_time_limit(spec: Mapping[str, Any]) -> timedelta | None:
