@@ -11,11 +11,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from contextlib import closing, suppress
+from contextlib import closing
 
 import httpx
 
-from ..http_client import HttpClient, RequestDeadline, copy_of_socket
+from ..http_client import HttpClient, RequestDeadline, copy_of_socket, shut_down
 
 MAX_WAITING_BYTES = 64 << 20
 MAX_LINE_BYTES = 16 << 20  # an object has at most 1.5 MiB in etcd, but JSON is larger
@@ -60,8 +60,7 @@ class WatchStream:
         with self._lock:
             self._closed = True
             if self._socket_copy is not None:
-                with suppress(OSError):
-                    self._socket_copy.shutdown(socket.SHUT_RDWR)
+                shut_down(self._socket_copy)
 
     def _read(self) -> None:
         try:

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from ...base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ...http_client import RequestDeadline, copy_of_socket
+from ...http_client import RequestDeadline, copy_of_socket, shut_down
 from ..api_errors import ApiRefusal
 from ..connection.access import Connection
 from ..fields import mapping_at, mappings_at, text_at
@@ -128,8 +128,7 @@ class _ClientConnection(ClientConnection):
 
     def close_socket(self) -> None:
         if threading.current_thread() is not self.recv_events_thread:
-            with suppress(OSError):
-                self._socket_copy.shutdown(socket.SHUT_RDWR)
+            shut_down(self._socket_copy)
             # In vain if it does not read because too many frames wait; then the socket may be closed here
             self.recv_events_thread.join(CLOSE_S)
             self._socket_copy.close()
