@@ -1,4 +1,4 @@
-# One image for web, worker, beat, the one-shot `migrate` and the simulated cluster; the command tells them apart.
+# One image for web, worker, the one-shot `migrate` and the simulated cluster; the command tells them apart.
 # The full Python image has the C compiler that the engine's hot modules are built with; what it takes stays behind.
 FROM python:3.13 AS build
 WORKDIR /build

@@ -3,6 +3,7 @@
 import gc
 
 from django.conf import settings
+from django.db import connections
 
 from acmeweb.common.env import with_timeouts
 
@@ -16,9 +17,11 @@ def require_secret_key() -> None:
 
 
 def apply_role_timeouts(name: str) -> None:
-    """Apply the database timeouts of a role, in a process that was forked before its first connection."""
+    """Apply the database timeouts of a role, in a process that was forked before its first connection. It works in one
+    thread, so it needs no second connection for long."""
     options = settings.DATABASES["default"]["OPTIONS"]
     options["options"] = with_timeouts(options.get("options", ""), name)
+    options["pool"] |= {"max_idle": 10, "num_workers": 1}
 
 
 def freeze_loaded_modules() -> None:
@@ -26,3 +29,11 @@ def freeze_loaded_modules() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
+
+
+def discard_connections() -> None:
+    """Close this thread's connections and forget their state: one that was interrupted inside `atomic()` refuses to be
+    used again."""
+    for alias in connections:
+        connections[alias].close()
+        del connections[alias]

@@ -193,7 +193,7 @@ def _job_gpu_seconds(job: Any) -> float:
 
 
 class BenchCluster:
-    """One cluster, its pretraining job, and the loops that beat would trigger."""
+    """One cluster, its pretraining job, and the loops that the workers would run."""
 
     def __init__(self, process: Any, speed: float) -> None:
         from tests import make

@@ -98,7 +98,7 @@ def start_database(stack: ExitStack) -> None:
 def measure_turn(
     nodes: int, waiting: int, running: int, *, profile: bool, has_budgets: bool = False
 ) -> dict[str, float]:
-    from acmeweb.celery import freeze_loaded_objects
+    from acmeweb.startup import freeze_loaded_modules
     from jobs.models import Cluster, clock
     from scheduling.engine.policies import LIVE_POLICIES
     from scheduling.loops.turn import run_turn_once
@@ -110,7 +110,7 @@ def measure_turn(
     if has_budgets:
         add_power_budgets(cluster, slurm)
     analyze_tables()
-    freeze_loaded_objects()
+    freeze_loaded_modules()
 
     def time_one_turn() -> tuple[float, float]:
         began, spent = time.perf_counter(), time.process_time()

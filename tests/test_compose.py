@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import pytest
 import yaml
 from django.core.management import get_commands
-from django.utils.module_loading import import_string
 
 from acmeweb.common.env import ROOT
 from scheduling.backends.kubernetes.connection.kubeconfig import parse_kubeconfig
@@ -34,7 +33,7 @@ def test_compose_file_is_valid():
 
 
 def test_compose_file_has_all_services():
-    assert {"db", "valkey", "migrate", "web", "worker", "beat", "cluster"} <= set(SERVICES)
+    assert {"db", "valkey", "migrate", "web", "worker", "cluster"} <= set(SERVICES)
 
 
 @pytest.mark.parametrize("name", sorted(LONG_RUNNING))
@@ -105,9 +104,6 @@ def test_command_of_every_service_exists(name):
             assert find_spec(module)
             understood = run(sys.executable, "-m", module, "--help").stdout
             assert all(word.partition("=")[0] in understood for word in words if word.startswith("--"))
-        case ["celery", "-A", application, command, *_]:
-            assert import_string(application.replace(":", "."))
-            assert command in ("worker", "beat")
         case other:
             pytest.fail(f"nobody checks {other}")
 

@@ -24,7 +24,7 @@ for name in sys.argv[1:]:
 """
 PROCESSES = (
     *("acmeweb.asgi", "acmeweb.celery", "scheduling.tasks", "scheduling.slurmsim.server"),
-    *("celery.bin.celery", "celery.apps.worker", "celery.apps.beat", "kombu.transport.redis", "channels_redis.pubsub"),
+    *("celery.bin.celery", "celery.apps.worker", "kombu.transport.redis", "channels_redis.pubsub"),
     *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto", "psycopg_pool"),
 )
 

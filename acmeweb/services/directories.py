@@ -52,7 +52,7 @@ class InstanceDirectories:
 
     @property
     def work(self) -> Path:
-        """The home directory of Acme's own processes: caches, and the schedule file of beat."""
+        """The home directory of Acme's own processes: caches."""
         return self.var / "work"
 
     @property

@@ -21,7 +21,6 @@ from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.users import ServiceUsers
 
 PYTHON = sys.executable
-CELERY = (PYTHON, "-m", "celery", "-A", "acmeweb.celery:app")
 # Per node and day of the simulation, which passes 60 times as fast: one or two failures an hour, and a run of days on
 # eight nodes is hit every few hours
 DEMO_FAULTS = "0.01"
@@ -84,7 +83,6 @@ class InstanceConfig:
 def program_table(config: InstanceConfig) -> list[SupervisedProgram]:
     rows = [
         _workers_program(config),
-        _beat_program(config),
         *(_web_program(config, number) for number in range(1, config.web + 1)),
     ]
     if config.cluster_port:
@@ -151,11 +149,6 @@ def _kubernetes_program(config: InstanceConfig) -> SupervisedProgram:
 
 def _workers_program(config: InstanceConfig) -> SupervisedProgram:
     return _acme_program(config, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
-
-
-def _beat_program(config: InstanceConfig) -> SupervisedProgram:
-    words = (*CELERY, "beat", "-s", str(config.dirs.work / "beat-schedule"), "--pidfile=")
-    return _acme_program(config, name="beat", words=words)
 
 
 def _web_program(config: InstanceConfig, number: int) -> SupervisedProgram:

@@ -1,8 +1,9 @@
-"""The workers: python -m acmeweb.services.workers [--queues turns,watching]
+"""The workers: python -m acmeweb.services.workers [--groups turns,recovery]
 
-One parent loads the application once and forks one Celery worker for each queue of `acmeweb.queues`: five workers start
-in the time of one and share the loaded modules. The parent runs no task and holds no connection. It replaces a worker
-that dies. If the parent dies, its workers end at once (PR_SET_PDEATHSIG); it passes TERM and INT on to them.
+One parent loads the application once and forks the processes of each group of loops (`acmeweb.loops.table`), and one
+Celery worker for what users request. They start in the time of one and share the loaded modules. The parent runs no
+loop and holds no connection. It replaces a process that ends. If the parent dies, its children end at once
+(PR_SET_PDEATHSIG); it passes TERM and INT on to them.
 """
 
 from __future__ import annotations
@@ -15,65 +16,90 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from acmeweb.queues import WORKER_QUEUES, WorkerQueue
 from acmeweb.services import parent_guard
+
+if TYPE_CHECKING:
+    from acmeweb.loops.table import LoopGroup
 
 log = logging.getLogger("acme.workers")
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
-RESTART_DELAY_S = 1.0  # before a worker that died is replaced
+RESTART_DELAY_S = 1.0  # before a process that ended is replaced
+REQUESTS = "requests"  # the Celery worker
+REQUEST_PROCESSES = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = [queue.name for queue in WORKER_QUEUES]
-    parser = argparse.ArgumentParser(description="The Celery workers of Acme, one for each queue.")
-    parser.add_argument("--queues", default=",".join(names), help="queues to serve, comma-separated; default: all")
-    queues = parser.parse_args(argv).queues.split(",")
-    if unknown := sorted(set(queues) - set(names)):
-        parser.error(f"--queues: {', '.join(unknown)} is not one of {', '.join(names)}")
+    parser = argparse.ArgumentParser(description="The processes that run loops, and the Celery worker.")
+    parser.add_argument("--groups", default="", help="groups of loops, and requests, comma-separated; default: all")
+    options = parser.parse_args(argv)
     _load_application()
-    return WorkerParent({queue.name: queue for queue in WORKER_QUEUES if queue.name in queues}, serve_queue).run()
+    work = all_work()
+    chosen = options.groups.split(",") if options.groups else list(work)
+    if unknown := sorted(set(chosen) - set(work)):
+        parser.error(f"--groups: {', '.join(unknown)} is not one of {', '.join(work)}")
+    processes = {name: run for group in chosen for name, run in work[group].items()}
+    return WorkerParent(processes).run()
 
 
 def _load_application() -> None:
-    from acmeweb.celery import app
+    import django
+
+    django.setup()
+    from acmeweb.loops import process  # noqa: F401
     from acmeweb.startup import freeze_loaded_modules, require_secret_key
 
     require_secret_key()
-    app.loader.import_default_modules()  # sets up Django and runs its checks
-    os.environ["CELERY_SKIP_CHECKS"] = "1"
     freeze_loaded_modules()
 
 
-def serve_queue(queue: WorkerQueue) -> None:
-    """Become the Celery worker of this queue, in the forked process."""
-    from acmeweb.celery import app
+def all_work() -> dict[str, dict[str, Callable[[], None]]]:
+    """Return what each process does, by group and by name of the process."""
+    from acmeweb.loops.table import GROUPS
+
+    def processes(group: LoopGroup) -> dict[str, Callable[[], None]]:
+        return {f"{group.name}-{number}": partial(run_loops, group, number) for number in range(1, group.processes + 1)}
+
+    return {**{group.name: processes(group) for group in GROUPS}, REQUESTS: {REQUESTS: serve_requests}}
+
+
+def run_loops(group: LoopGroup, number: int) -> None:
+    """Run the loops of a group, in the forked process."""
+    from acmeweb.loops.process import LoopProcess
     from acmeweb.startup import apply_role_timeouts
 
-    apply_role_timeouts(queue.role)
-    os.nice(queue.niceness)
-    words = ["worker", "-Q", queue.name, "-c", str(queue.processes), "-n", f"{queue.name}@{socket.gethostname()}"]
+    apply_role_timeouts(group.role)
+    os.nice(group.niceness)
+    LoopProcess(group, number).serve()
+
+
+def serve_requests() -> None:
+    """Become the Celery worker, in the forked process."""
+    from acmeweb.celery import QUEUE, app
+    from acmeweb.startup import apply_role_timeouts
+
+    apply_role_timeouts("long")
+    os.nice(10)
+    os.environ["CELERY_SKIP_CHECKS"] = "1"
+    words = ["worker", "-Q", QUEUE, "-c", str(REQUEST_PROCESSES), "-n", f"{QUEUE}@{socket.gethostname()}"]
     app.worker_main([*words, "--without-gossip", "--without-mingle"])
 
 
 class WorkerParent:
-    """Keeps one child per queue running until it is stopped."""
+    """Keeps one child for each of these functions running until it is stopped."""
 
-    def __init__(
-        self,
-        queues: Mapping[str, WorkerQueue],
-        work: Callable[[WorkerQueue], None],
-        restart_delay_s: float = RESTART_DELAY_S,
-    ) -> None:
-        self.queues, self.work, self.restart_delay_s = queues, work, restart_delay_s
+    def __init__(self, work: Mapping[str, Callable[[], None]], restart_delay_s: float = RESTART_DELAY_S) -> None:
+        self.work, self.restart_delay_s = work, restart_delay_s
         self.running: dict[int, str] = {}  # by process id
         self.stopping = False
 
     def run(self) -> int:
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
-        for name in self.queues:
+        for name in self.work:
             self._fork(name)
         while self.running:
             self._restart_ended_worker()
@@ -88,7 +114,7 @@ class WorkerParent:
         pid, status = os.wait()
         if (name := self.running.pop(pid, None)) is None or self.stopping:
             return
-        log.warning("The worker of queue %s ended (%s) and is being restarted", name, os.waitstatus_to_exitcode(status))
+        log.warning("The process %s ended (%s) and is being restarted", name, os.waitstatus_to_exitcode(status))
         time.sleep(self.restart_delay_s)
         self._fork(name)
 
@@ -115,12 +141,12 @@ class WorkerParent:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             os.setpgid(0, 0)
             parent_guard.die_with_parent(signal.SIGKILL, parent)
-            self.work(self.queues[name])
+            self.work[name]()
             code = 0
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else 1
         except BaseException:
-            log.exception("The worker of queue %s failed", name)
+            log.exception("The process %s failed", name)
         finally:
             sys.stdout.flush()
             os._exit(code)

@@ -139,9 +139,9 @@ class Room:
     def read_each_second(self) -> Loops:
         from scheduling.backends.power_page import read_power
         from scheduling.clusters.node_clocks import set_clocks
-        from scheduling.loops.power.caps import cap_with_lease
+        from scheduling.loops.power.caps import read_and_cap_once
 
-        return Loops([(1.0, lambda: cap_with_lease(self.cluster.pk, "bench", set_clocks, read_power))])
+        return Loops([(1.0, lambda: read_and_cap_once(self.cluster, set_clocks, read_power))])
 
     def excursion(self, loops: Loops, dice: random.Random) -> float:
         """Seconds from the moment in which the limit becomes too small until the power is below it."""

@@ -37,6 +37,7 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
+from jobs.actions.wake import request_recovery
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, HoldKind, Job, Node
 
@@ -292,6 +293,7 @@ def _record_answer(row: Decision, state: str, author: Author, now: datetime, why
     answer = {"answered_by": author.by, "answered_at": now, "answer_reason": sanitize_for_storage(why)[:1000]}
     Decision.objects.filter(pk=row.pk).update(state=state, **answer, **fields)
     _publish_change(row)
+    request_recovery()
 
 
 def _ignore_job_error(act: Callable[[], None]) -> None:

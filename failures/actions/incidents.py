@@ -28,6 +28,7 @@ from failures.models.incident import IncidentQuerySet
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
+from jobs.actions.wake import request_recovery
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, State
 from jobs.models import Attempt, Job, Node
 
@@ -126,6 +127,7 @@ def record_verdict(
     detail = {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
     _record_event("diagnosis.created", DIAGNOSIS_AUTHOR, row, to_state=row.root_cause, why=row.action, detail=detail)
     _publish_change(row)
+    request_recovery()
     return incident
 
 

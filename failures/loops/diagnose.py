@@ -19,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from celery.exceptions import SoftTimeLimitExceeded
-
 from failures.actions import incidents as incident_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.diagnosis import engine
@@ -70,8 +68,6 @@ def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: Bu
     except FailureStateConflict as conflict:
         log.info("%s", conflict)
         return False
-    except SoftTimeLimitExceeded:
-        raise
     except Exception as error:
         log.exception("The log of %s could not be read", row.attempt)
         incident_actions.postpone_diagnosis(

@@ -29,8 +29,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from celery.exceptions import SoftTimeLimitExceeded
-
 from failures.actions import log_read_states as actions
 from failures.models import LogReadState
 from failures.queries import log_resume, log_steps
@@ -94,8 +92,6 @@ def _follow_row(row: LogReadState, now: datetime, pace: FollowPace) -> None:
         actions.save_diagnosis_position(row, log_resume.read_new_lines(row, stream, now, pace), now)
     except LogReadError:
         actions.retry_log_later(row, now + RETRY_DELAY)
-    except SoftTimeLimitExceeded:
-        raise
     except Exception:
         log.exception("The log of %s could not be followed", attempt)
         actions.postpone_log(row, now + RETRY_DELAY)

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db.models import F, Q
 
@@ -60,8 +59,6 @@ def _process_row_safely(work: Callable[[Diagnosis, datetime], None], row: Diagno
     """Process one row. Errors are logged and the row is marked, so that other rows are not affected."""
     try:
         work(row, now)
-    except SoftTimeLimitExceeded:
-        raise
     except Exception:
         log.exception("Learning from diagnosis %s failed", row.pk)
         if work is _create_case:  # an empty case, so that the row is not processed forever

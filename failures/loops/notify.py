@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
@@ -73,8 +72,6 @@ def _message_hash(incident: Incident, team_id: int | None) -> str:
     """The hash of the current message; empty after an error, so that other incidents are still sent."""
     try:
         return build_message(incident, team_id).digest
-    except SoftTimeLimitExceeded:
-        raise
     except Exception:
         log.exception("The message for %s could not be built", incident)
         return ""
@@ -123,8 +120,6 @@ def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
         incident = _with_message_relations(Incident.objects.all()).get(pk=row.incident_id)
         message = build_message(incident, row.channel.team_id)
         send(row, message)
-    except SoftTimeLimitExceeded:
-        raise
     except Exception as error:
         is_ours = not isinstance(error, delivery.DELIVERY_ERRORS)
         log.warning("The notice %s was not sent: %s", row, error, exc_info=is_ours)

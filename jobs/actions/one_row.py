@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import DatabaseError
 
 from jobs.actions.jobs import JobError
@@ -26,7 +25,7 @@ def skip_row_on_error(subject: object) -> Iterator[None]:
         yield
     except (JobError, ForbiddenTransition, DatabaseError, SkipsRow) as error:
         log.warning("%s was skipped; retrying in the next turn: %s", subject, error)
-    except (EndsTurn, SoftTimeLimitExceeded):
+    except EndsTurn:
         raise
     except Exception:
         log.exception("%s was skipped because of an internal error; retrying in the next turn", subject)

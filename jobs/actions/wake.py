@@ -1,7 +1,7 @@
 """Requests early turns of the loops. Turns run every second anyway; this only reduces latency.
 
 The request is stored in the cluster's row, so it survives a broker outage, and a running turn checks it before
-finishing. Tasks are sent by name, because `jobs` must not import the scheduler.
+finishing. Loops are requested by name, because `jobs` must not import the scheduler.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from celery import current_app
 from django.db import Error, connections, transaction
 from django.db.models.functions import Now
-from kombu.exceptions import OperationalError
 
-from jobs.models import Cluster
+from acmeweb.common import wakeups
+from jobs.models import Cluster, Loop
 
 log = logging.getLogger(__name__)
 
@@ -28,24 +27,23 @@ def request_turn(cluster_id: int) -> None:
     """Request an early scheduling turn of the cluster."""
     Cluster.objects.filter(pk=cluster_id).update(turn_requested_at=Now())
     # After the commit, because a turn that starts earlier would not see the change
-    transaction.on_commit(partial(_send_turn_task, cluster_id), robust=True)
+    transaction.on_commit(partial(request_loop, "turn", cluster_id), robust=True)
 
 
 def request_diagnoses() -> None:
-    """Start the diagnosis loop early after attempts have ended. The loop finds failed attempts itself."""
-    transaction.on_commit(partial(_send_task, "failures.diagnose"), robust=True)
+    """Request an early diagnosis after attempts have ended. The loop finds failed attempts itself."""
+    transaction.on_commit(partial(request_loop, "diagnosis"), robust=True)
 
 
-def _send_turn_task(cluster_id: int) -> None:
-    _send_task("scheduling.turn", cluster_id)
+def request_recovery() -> None:
+    """Request an early recovery turn after a verdict or a user's decision."""
+    transaction.on_commit(partial(request_loop, "recovery"), robust=True)
 
 
-def _send_task(name: str, *ids: int) -> None:
-    try:
-        # No retry and a short expiry: the periodic turn follows anyway, and a broker outage must not block the caller
-        current_app.send_task(name, list(ids), retry=False, expires=10)
-    except (OperationalError, OSError) as error:
-        log.info("task %s %s could not be sent: %s", name, ids, error)
+def request_loop(name: str, cluster_id: int | None = None) -> None:
+    """Make a loop due now. Call it outside of transactions: processes skip a loop whose row is locked."""
+    Loop.request(name, cluster_id)
+    wakeups.wake(name)
 
 
 class TurnDebouncer:

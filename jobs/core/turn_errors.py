@@ -1,4 +1,4 @@
-"""Two base classes of errors that decide whether a loop skips one row or ends its turn (`jobs.actions.one_row`)."""
+"""Base classes of errors that decide whether a loop skips one row, ends its turn, or ends its process."""
 
 from __future__ import annotations
 
@@ -9,3 +9,10 @@ class EndsTurn(Exception):
 
 class SkipsRow(Exception):
     """The error concerns one row only. The next turn retries the row."""
+
+
+class TimeLimitExceeded(BaseException):
+    """The run of a loop took too long. The process ends afterwards, so that whatever the run left behind ends with it.
+
+    It is no Exception, so that no handler of a row's errors takes it for one.
+    """

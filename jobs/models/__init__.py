@@ -16,6 +16,7 @@ from jobs.models.job import (
     Job,
 )
 from jobs.models.login import LoginAttempts
+from jobs.models.loop import ClaimedLoop, Loop, LoopFailure
 from jobs.models.maintenance import Maintenance
 from jobs.models.node_clock import NODE_CLOCK_RETENTION, NodeClock
 from jobs.models.people import Identity, Membership, Quota, Team, TeamRole, Token, TokenScope
@@ -36,6 +37,7 @@ __all__ = [
     "Attempt",
     "Checkpoint",
     "CheckpointVerdict",
+    "ClaimedLoop",
     "Cluster",
     "ClusterCommand",
     "ClusterCommandKind",
@@ -55,6 +57,8 @@ __all__ = [
     "Job",
     "LatestProgress",
     "LoginAttempts",
+    "Loop",
+    "LoopFailure",
     "Maintenance",
     "Membership",
     "Node",

@@ -21,7 +21,6 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db.models import F, Q, QuerySet
 
 from failures.actions import checkpoint_listing
@@ -49,7 +48,7 @@ MAX_REPORTED_CHECKPOINTS = 2_000
 class TurnLimits:
     """Limits of the work of one turn."""
 
-    rules: int = 10  # all their listings together end before the lease does
+    rules: int = 10  # all their listings together end before the loop's time limit
     listed_files: int = 50_000
     listing_s: float = 10.0
 
@@ -68,7 +67,7 @@ def check_rules_once(now: datetime, limits: TurnLimits = TurnLimits()) -> int:
                 started += check_rule(rule, now, limits)
             except CampaignStateConflict as conflict:
                 log.info("%s; retrying in the next turn", conflict)
-            except (EndsTurn, SoftTimeLimitExceeded):
+            except EndsTurn:
                 raise
             except Exception as error:
                 _record_rule_error(rule, error, now)

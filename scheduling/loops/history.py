@@ -8,7 +8,7 @@ What a turn does  Adds both, up to `MAX_BATCHES` batches each, and increments th
 Failure story     Killed at any time: each batch is one transaction, in which the rows are also marked, so nothing is
                   added twice and the next turn continues. Late or not running: usage stays exact, because a snapshot
                   adds the attempts that are not counted yet, up to the newest 5,000; new jobs are predicted from older
-                  jobs. Two workers at once: the lease saves work, row locks keep the sums correct. A job that ends
+                  jobs. Two workers at once: row locks keep the sums correct. A job that ends
                   twice, because it was requeued after its end, is learned once. After an upgrade no attempt is
                   counted. One turn counts up to 100,000 of a cluster, the oldest first, and until all are counted,
                   usage misses those between the counted ones and the newest 5,000.
@@ -18,19 +18,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from jobs.models import Cluster, clock
+from jobs.models import Cluster
 from scheduling.actions import history as history_actions
-from scheduling.models import Lease, RunTimeModel
+from scheduling.models import RunTimeModel
 
-HISTORY_LEASE = timedelta(minutes=2)
 MAX_BATCHES = 20
 ERROR_INTERVAL = timedelta(minutes=5)
-
-
-def remember_with_lease(cluster_id: int, holder: str) -> int:
-    """Run one turn under a lease. Return 0 if another worker holds it."""
-    with Lease.held(f"history:{cluster_id}", holder, HISTORY_LEASE) as lease:
-        return remember_ended_once(Cluster.objects.get(pk=cluster_id), clock.now()) if lease else 0
 
 
 def remember_ended_once(cluster: Cluster, now: datetime, batches: int = MAX_BATCHES) -> int:

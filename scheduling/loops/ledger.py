@@ -18,8 +18,6 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
-
 from acmeweb.common import metrics_store
 from jobs.models import Cluster
 from scheduling.ledger import last_day, reliability
@@ -44,8 +42,6 @@ def update_ledger_metrics_once(now: datetime, store: StoreFunction = metrics_sto
     for cluster in Cluster.objects.order_by("pk"):
         try:
             updated += _update_metrics(cluster, now, store)
-        except SoftTimeLimitExceeded:
-            raise
         except Exception:
             log.exception("the ledger of the last day of cluster %s could not be computed", cluster)
     return updated

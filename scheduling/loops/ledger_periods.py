@@ -23,24 +23,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connection
 
 from jobs.models import Cluster, Job
 from scheduling.actions import ledger_periods as actions
 from scheduling.ledger import parts
 from scheduling.ledger.parts import US_PER_DAY, LedgerPart
-from scheduling.models import Lease, LedgerPeriod, PeriodLength
+from scheduling.models import LedgerPeriod, PeriodLength
 from scheduling.queries.ledger_facts import unix_microseconds
 from scheduling.queries.ledger_periods import compute_parts, moment
 
 log = logging.getLogger(__name__)
 
 TURN_BUDGET_S = 20.0  # per cluster
-LEASE = timedelta(minutes=5)
 HOURS_PER_DAY = 24
 # Rows written by these transactions are not visible yet
 OLDEST_WRITER_SQL = """
@@ -49,20 +47,12 @@ WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_bac
 """
 
 
-def store_periods_with_lease(now: datetime, holder: str) -> int:
-    """Run one turn under a lease. Return 0 if another worker holds it."""
-    with Lease.held("ledger-periods", holder, LEASE) as lease:
-        return store_periods_once(now) if lease else 0
-
-
 def store_periods_once(now: datetime, budget_s: float = TURN_BUDGET_S) -> int:
     """Store outdated periods of all clusters. Return their number."""
     stored = 0
     for cluster in Cluster.objects.order_by("pk"):
         try:
             stored += _store_periods(cluster, now, budget_s, time.monotonic)
-        except SoftTimeLimitExceeded:
-            raise
         except Exception:
             log.exception("the ledger of cluster %s could not be stored", cluster)
     return stored

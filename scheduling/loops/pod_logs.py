@@ -35,6 +35,8 @@ from jobs.logs.copied_log import CopyPosition, LogPositionChanged
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import Backend, BackendError, LogUpdate, RequestRejected
+from scheduling.clusters import circuit_breaker
+from scheduling.models import ClusterEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,20 @@ class CopyMemory:
 
 def clusters_with_pending_logs() -> list[int]:
     return sorted(set(Attempt.objects.with_pending_log().order_by().values_list("job__cluster", flat=True)))
+
+
+memories: dict[int, CopyMemory] = {}  # of this process, by cluster
+
+
+def copy_cluster_logs_once(cluster: Cluster, now: datetime, *, connect: Callable[[Cluster], Backend]) -> int:
+    """Copy the logs of a cluster over a new connection, unless it does not respond; turns report that on its page."""
+    if circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
+        return 0
+    try:
+        return copy_logs_once(cluster, connect(cluster), now, memories.setdefault(cluster.pk, CopyMemory()))
+    except BackendError as error:
+        log.info("the logs of cluster %s cannot be copied now: %s", cluster, error)
+        return 0
 
 
 def copy_logs_once(

@@ -23,7 +23,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
@@ -120,8 +119,6 @@ def _decide_row(row: Diagnosis | Anomaly, now: datetime) -> bool:
         if row.attempt is not None:
             decision = _limit_to_possible(row.attempt, decision)
         return decision_actions.record_decision(row, inputs, decision, now) is not None
-    except SoftTimeLimitExceeded:
-        raise
     except Exception:
         log.exception("no recovery decision could be made for %s", row)  # the turns end the job's wait for recovery
         return False
@@ -149,8 +146,6 @@ def _carry_out_isolated(decision: Decision, now: datetime) -> bool:
     except FailureStateConflict as conflict:
         log.info("%s was not carried out: %s", claimed, conflict)
         return False
-    except SoftTimeLimitExceeded:
-        raise
     except Exception as error:
         log.exception("%s could not be carried out", claimed)
         message = f"{type(error).__name__}: {error}"[:1000]

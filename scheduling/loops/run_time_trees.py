@@ -6,7 +6,7 @@ What a turn does  Trains on the newest `MAX_TRAINING_JOBS` ended jobs that Acme 
                   and some hundred MB. Adds the result as the next version and deletes all but the newest versions.
 Failure story     Killed at any time before the insert: nothing has changed, and the next turn trains again. The insert
                   and the deletes are one transaction, and predictions use the newest version that can be loaded, so a
-                  usable version is never missing. Two workers at once: the lease saves work; versions are unique, so
+                  usable version is never missing. Two workers at once: versions are unique, so
                   one of them stores nothing. Late or not running: predictions come from an older version, or from the
                   rolling estimate. No transaction is open during the training.
 """
@@ -14,25 +14,17 @@ Failure story     Killed at any time before the insert: nothing has changed, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from jobs.models import Cluster, clock
+from jobs.models import Cluster
 from scheduling.actions import history as history_actions
 from scheduling.engine.blending import MAX_TRAINING_JOBS, MIN_TRAINING_JOBS, RunTimeTrees, training_is_due
 from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.settings import MissingLibrary
-from scheduling.models import Lease, RunTimeModel, TrainedTrees
+from scheduling.models import RunTimeModel, TrainedTrees
 from scheduling.models.history import EndedJob
 from scheduling.models.predictions import job_features
 from scheduling.queries import history
-
-TRAINING_LEASE = timedelta(minutes=10)
-
-
-def train_with_lease(cluster_id: int, holder: str) -> bool:
-    """Run one turn under a lease. Return False if another worker holds it."""
-    with Lease.held(f"trees:{cluster_id}", holder, TRAINING_LEASE) as lease:
-        return bool(lease) and train_trees_once(Cluster.objects.get(pk=cluster_id), clock.now())
 
 
 def train_trees_once(cluster: Cluster, now: datetime, min_jobs: int = MIN_TRAINING_JOBS) -> bool:

@@ -7,7 +7,7 @@ What a turn does  Records the outcome of first estimates of jobs that have start
                   deadlines that moved with them. Neither influences any decision.
 Failure story     Killed before writing: the old estimates stay, with their time, and the next turn continues. Killed
                   between recording outcomes and writing: recorded estimates are deleted, and a constraint ensures that
-                  each outcome is recorded once. Two workers at once: the lease saves work; both would write the same,
+                  each outcome is recorded once. Two workers at once: both would write the same,
                   because the seed belongs to the cluster. Late: each estimate is shown with its time. No transaction
                   is open during the simulation.
 """
@@ -18,24 +18,17 @@ import time
 from datetime import datetime, timedelta
 
 from acmeweb.common import live
-from jobs.models import Cluster, ClusterMode, clock
+from jobs.models import Cluster, ClusterMode
 from scheduling.actions import estimates as estimate_actions
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
-from scheduling.models import Forecast, Lease
+from scheduling.models import Forecast
 from scheduling.models.predictions import with_predictions
 from scheduling.queries import deadline_forecasts, snapshot
 from scheduling.replay.start_estimates import start_estimates
 from scheduling.replay.timed_runs import without_gc
 
-ESTIMATE_LEASE = timedelta(minutes=2)
 MAX_ESTIMATE_AGE = timedelta(minutes=5)
-
-
-def estimate_with_lease(cluster_id: int, holder: str) -> int:
-    """Run one turn under a lease. Return 0 if another worker holds it."""
-    with Lease.held(f"estimate:{cluster_id}", holder, ESTIMATE_LEASE) as lease:
-        return estimate_starts_once(Cluster.objects.get(pk=cluster_id), clock.now()) if lease else 0
 
 
 def estimate_starts_once(cluster: Cluster, now: datetime) -> int:

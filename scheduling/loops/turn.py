@@ -31,12 +31,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import Error
 from django.db.models.functions import Coalesce, Now
 
 from acmeweb.common import live, metrics_store
-from jobs.core.turn_errors import EndsTurn
+from jobs.core.turn_errors import EndsTurn, TimeLimitExceeded
 from jobs.models import Cluster, ClusterMode, clock
 from scheduling.backends.base import Backend, BackendError
 from scheduling.clusters import circuit_breaker, connections
@@ -157,7 +156,7 @@ def run_turn_once(cluster: Cluster, connect: Connect, lease: TurnLease, now: dat
         _record_trouble(cluster, str(error))
     except EndsTurn:
         raise
-    except SoftTimeLimitExceeded:
+    except TimeLimitExceeded:
         _record_turn_failure(cluster, "it took too long and was stopped")
         raise
     except Exception as error:

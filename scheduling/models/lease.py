@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -70,17 +68,6 @@ class Lease(models.Model):
                 return None
             cursor.execute(TAKE_LEASE_SQL, [holder, ttl, name])
             return AcquiredLease(term=cursor.fetchone()[0], alone=not lives)
-
-    @classmethod
-    @contextmanager
-    def held(cls, name: str, holder: str, ttl: timedelta) -> Iterator[AcquiredLease | None]:
-        """Hold the lease until the end of the block. Yield None if another worker holds it."""
-        lease = cls.take(name, holder, ttl)
-        try:
-            yield lease
-        finally:
-            if lease:
-                cls.release(name, lease.term)
 
     @classmethod
     def holds_term(cls, name: str, term: int) -> bool:

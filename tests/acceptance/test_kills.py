@@ -25,7 +25,7 @@ def ended(running: Instance) -> dict[str, str]:
 def test_no_job_is_lost_and_no_gpu_held_twice(instance):
     instance.start().ready()
     until(lambda: len(ended(instance)) >= 3, what="no job came to an end")
-    for victim in ("workers", "beat", "web", "valkey", "cluster", "postgres"):
+    for victim in ("workers", "web", "valkey", "cluster", "postgres"):
         before, over = ids(instance), ended(instance)
         os.kill(until(lambda: instance.pids().get(victim)), signal.SIGKILL)  # noqa: B023
 

@@ -45,7 +45,7 @@ def local(prepared):
 
 
 def test_programs_run_as_separate_users_and_read_the_cluster(local):
-    assert {uid(local, name) for name in ("web", "workers", "beat")} == {THEIRS.acme}
+    assert {uid(local, name) for name in ("web", "workers")} == {THEIRS.acme}
     assert (uid(local, "postgres"), uid(local, "valkey")) == (THEIRS.postgres, THEIRS.valkey)
     assert uid(local, "cluster") == "0"
     until(lambda: local.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw the node")
@@ -54,7 +54,7 @@ def test_programs_run_as_separate_users_and_read_the_cluster(local):
 def test_demo_needs_root_only_for_the_process_runner(instance):
     instance.start(DEMO="1", DEMO_HISTORY_DAYS="1").ready()
 
-    assert {uid(instance, name) for name in ("web", "workers", "beat", "demo", "cluster")} == {THEIRS.acme}
+    assert {uid(instance, name) for name in ("web", "workers", "demo", "cluster")} == {THEIRS.acme}
     until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw a node")
     # The process that writes the history gives way to every other one, so beside other tests it takes minutes
     until(lambda: instance.sql("SELECT 1 FROM jobs_job WHERE id < 100000").fetchone(), 900, "it has no history")

@@ -1,17 +1,18 @@
-"""Rules for every task: it may be lost, repeated or late without an effect on the database."""
+"""Rules for every Celery task: it may be lost, repeated or late without an effect on the database."""
 
 import inspect
 
 import pytest
+from celery import shared_task
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
+from django.db import connection, transaction
 
-from acmeweb.celery import app
-from acmeweb.common.env import ROLE_TIMEOUTS
-from acmeweb.queues import TASK_ROUTES, WORKER_QUEUES
+from acmeweb.celery import QUEUE, app
 
 app.loader.import_default_modules()
 app.autodiscover_tasks(force=True)
-TASKS = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
+TASKS = {name: task for name, task in app.tasks.items() if not name.startswith(("celery.", "tests."))}
 
 
 def limit_of(task):
@@ -45,45 +46,27 @@ def test_message_carries_only_ids(name):
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_celery_retries_no_task(name):
-    """Due work is in the database; the next tick finds it."""
+    """Due work is in the database; a loop finds it."""
     assert not getattr(TASKS[name], "autoretry_for", ())
 
 
-@pytest.mark.parametrize("name", sorted(app.conf.beat_schedule))
-def test_tick_names_a_task_and_expires_before_the_next_one(name):
-    tick = app.conf.beat_schedule[name]
-
-    assert tick["task"] in TASKS
-    assert tick["options"]["expires"] <= max(2, tick["schedule"])
-    assert not tick.get("args") and not tick.get("kwargs")
-
-
-def test_every_task_has_a_queue_and_every_route_leads_to_a_task():
-    assert set(TASK_ROUTES) == set(TASKS)
-
-
-def test_a_task_belongs_to_one_queue():
-    named = [task for queue in WORKER_QUEUES for task in queue.tasks]
-
-    assert len(named) == len(set(named))
-
-
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_no_task_is_sent_to_the_default_queue(name):
-    chosen = app.amqp.router.route({}, name)["queue"].name
-
-    assert chosen in {queue.name for queue in WORKER_QUEUES} and chosen != app.conf.task_default_queue
-
-
-def test_a_worker_that_names_no_queue_serves_every_queue():
-    assert set(app.amqp.queues.consume_from) == {queue.name for queue in WORKER_QUEUES}
+def test_every_task_goes_to_the_one_queue_that_workers_serve(name):
+    assert app.amqp.router.route({}, name)["queue"].name == QUEUE
+    assert set(app.amqp.queues.consume_from) == {QUEUE}
 
 
-def test_tasks_that_may_take_longer_than_a_minute_are_on_the_queue_for_long_work():
-    slow = {name for name, task in TASKS.items() if limit_of(task) > settings.CELERY_TASK_TIME_LIMIT}
+@shared_task(name="tests.interrupted")
+def interrupted_inside_a_transaction():
+    block = transaction.atomic()
+    block.__enter__()
+    raise SoftTimeLimitExceeded
 
-    assert {TASK_ROUTES[name]["queue"] for name in slow} == {"long"}
 
+@pytest.mark.django_db(transaction=True)
+def test_the_next_task_after_an_interrupted_transaction_starts_clean():
+    assert interrupted_inside_a_transaction.apply().failed()
 
-def test_every_queue_names_a_role_with_database_timeouts():
-    assert {queue.role for queue in WORKER_QUEUES} <= set(ROLE_TIMEOUTS)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,) and not connection.in_atomic_block

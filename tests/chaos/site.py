@@ -20,7 +20,7 @@ from tests.chaos.clusters.base import StormCluster
 from tests.chaos.disks import Disk
 from tests.chaos.record import Record
 
-TURNS_QUEUE = "turns"
+TURNS_GROUP = "turns"
 WORKERS = "workers"
 
 
@@ -114,7 +114,7 @@ class Second:
 
     def _start(self) -> subprocess.Popen[bytes]:
         place = self.instance.place
-        words = [sys.executable, "-m", "acmeweb.services.workers", "--queues", TURNS_QUEUE]
+        words = [sys.executable, "-m", "acmeweb.services.workers", "--groups", TURNS_GROUP]
         with (place.log / "second.log").open("ab") as out:
             return subprocess.Popen(
                 parent_guard.guarded_command(words, stop="KILL", parent=os.getpid(), hold=place.alive),

@@ -70,9 +70,9 @@ def test_storm_injects_only_faults_that_its_clusters_can_have(kind, other):
 
 
 def test_storm_can_be_limited_to_some_faults():
-    settings = Settings(seed=1, storm_s=1, jobs=1, only=frozenset(["beat", "failover"]))
+    settings = Settings(seed=1, storm_s=1, jobs=1, only=frozenset(["web", "failover"]))
 
-    assert (names(settings.instant), names(settings.lasting), settings.neighbor) == (["beat"], ["failover"], False)
+    assert (names(settings.instant), names(settings.lasting), settings.neighbor) == (["web"], ["failover"], False)
 
 
 def test_storm_without_lasting_faults_injects_none():

@@ -16,7 +16,7 @@ from scheduling.kubesim.options import parse_options
 from scheduling.slurmsim.server import SHUTDOWN_TIMEOUT_S
 from tests.patience import until
 
-ALWAYS = ["workers", "beat", "web"]
+ALWAYS = ["workers", "web"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The parent of the workers: one child per queue, restarted when it dies; no child survives the parent."""
+"""The parent of the workers: one child per process name, restarted when it dies; no child survives the parent."""
 
 import os
 import signal
@@ -15,12 +15,14 @@ from tests.patience import PATIENCE_S, until
 # Its children write their process id to a file and wait for a signal
 PARENT = """
 import os, signal, sys, time
+from functools import partial
 from pathlib import Path
 from acmeweb.services.workers import WorkerParent
 def work(name):
     Path(sys.argv[1], name).write_text(str(os.getpid()))
     time.sleep(3600)
-sys.exit(WorkerParent({"turns": "turns", "long": "long"}, work, restart_delay_s=0.01).run())
+work_of = {name: partial(work, name) for name in ("turns", "long")}
+sys.exit(WorkerParent(work_of, restart_delay_s=0.01).run())
 """
 
 
@@ -81,8 +83,8 @@ def test_a_signal_to_the_parent_ends_everything(parent, tmp_path, number):
     assert not any(lives(pid) for pid in children)
 
 
-def test_an_unknown_queue_is_refused(capsys):
+def test_an_unknown_group_is_refused(capsys):
     with pytest.raises(SystemExit):
-        main(["--queues", "turns,shorts"])
+        main(["--groups", "turns,shorts"])
 
-    assert "--queues: shorts is not one of turns, watching" in capsys.readouterr().err
+    assert "--groups: shorts is not one of turns, outcomes" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from acmeweb.services.instance import up
 
 
 class Command(BaseCommand):
-    help = "Start PostgreSQL, Valkey, workers, beat and web, and run until Ctrl-C, which stops all of them."
+    help = "Start PostgreSQL, Valkey, workers and web, and run until Ctrl-C, which stops all of them."
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -28,6 +28,7 @@ from jobs.core.lifecycle import State
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, Job
 from scheduling.backends.base import AccountingUnavailable, Backend, BackendError, BackendJob
+from scheduling.clusters import circuit_breaker
 from scheduling.core.outcomes import (
     KnownEnd,
     MissingAttempt,
@@ -37,6 +38,7 @@ from scheduling.core.outcomes import (
     find_outcome,
 )
 from scheduling.loops.observe.attempt_records import is_log_root_readable, read_attempt_files
+from scheduling.models import ClusterEndpoint
 
 MAX_ATTEMPTS_PER_TURN = 200
 UNKNOWN_LOOK_BACK = timedelta(days=1)
@@ -61,6 +63,15 @@ def find_outcomes_once(cluster: Cluster, backend: Backend, now: datetime, *, aga
         with skip_row_on_error(attempt):
             moved += _settle_unknown(attempt, sources, now)
     return moved
+
+
+def find_cluster_outcomes_once(
+    cluster: Cluster, now: datetime, *, connect: Callable[[Cluster], Backend], again: bool = False
+) -> int:
+    """The same over a new connection, unless the cluster does not respond."""
+    if circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
+        return 0
+    return find_outcomes_once(cluster, connect(cluster), now, again=again)
 
 
 def clusters_with_missing_attempts() -> list[int]:

@@ -11,7 +11,7 @@ What a turn does  Reads the power of the cluster's nodes from its telemetry, and
                   any more get their highest clock. `delete_old_caps` deletes rows after the retention time.
 Failure story     The level is recorded before the clocks, and the clocks before the command, so a turn that is killed
                   anywhere is finished by the next one, which repeats an unconfirmed command: clocks are absolute. Run
-                  twice: the second turn finds the same reading and decides nothing. Two workers: a lease, and every
+                  twice: the second turn finds the same reading and decides nothing. Two workers: every
                   change is guarded by the row as it was loaded; a command ends before the lease does. Late: a reading
                   older than a minute decides nothing, so caps stay, and the status says so. Telemetry that does not
                   answer, or an answer without a node: the newest samples take its place; nodes without a fresh
@@ -42,7 +42,7 @@ from scheduling.backends.power_page import PowerPage
 from scheduling.clusters.clock_command import ClocksNotSet
 from scheduling.clusters.node_clocks import SetClocks
 from scheduling.clusters.telemetry_page import ReadTelemetry, telemetry_page
-from scheduling.models import POWER_CAP_RETENTION, Lease, PowerBudget, PowerCap
+from scheduling.models import POWER_CAP_RETENTION, PowerBudget, PowerCap
 from scheduling.power.cap_rules import PowerReading, next_state
 from scheduling.power.clock_curves import MAX_MHZ, model_mhz
 from scheduling.power.measured_power import MeasuredPower, measured_power
@@ -58,18 +58,12 @@ from scheduling.queries.power.caps import (
 
 log = logging.getLogger(__name__)
 
-CAP_LEASE = timedelta(minutes=1)
 
-
-def cap_with_lease(cluster_id: int, holder: str, set_clocks: SetClocks, read: ReadTelemetry[PowerPage]) -> int:
-    """Run one turn under a lease. Return 0 if another worker holds it."""
-    with Lease.held(f"power caps:{cluster_id}", holder, CAP_LEASE) as lease:
-        if not lease:
-            return 0
-        cluster = Cluster.objects.get(pk=cluster_id)
-        is_read = cluster.metrics_address and PowerBudget.objects.watched().filter(cluster=cluster).exists()
-        page = telemetry_page(cluster, read) if is_read else None
-        return cap_power_once(cluster, set_clocks, clock.now(), page)
+def read_and_cap_once(cluster: Cluster, set_clocks: SetClocks, read: ReadTelemetry[PowerPage]) -> int:
+    """Read the power, if it is compared with a budget, then decide on caps and apply them."""
+    is_read = cluster.metrics_address and PowerBudget.objects.watched().filter(cluster=cluster).exists()
+    page = telemetry_page(cluster, read) if is_read else None
+    return cap_power_once(cluster, set_clocks, clock.now(), page)
 
 
 def cap_power_once(cluster: Cluster, set_clocks: SetClocks, now: datetime, page: PowerPage | None = None) -> int:

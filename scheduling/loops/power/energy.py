@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connection, transaction
 from django.db.models import Q
 
@@ -84,8 +83,6 @@ def count_energy_once(now: datetime, budget_s: float = TURN_BUDGET_S) -> int:
     for cluster in Cluster.objects.exclude(metrics_address="").order_by("pk"):
         try:
             steps += _count_cluster(cluster, now, budget_s, time.monotonic)
-        except SoftTimeLimitExceeded:
-            raise
         except Exception:
             log.exception("the energy of cluster %s could not be counted", cluster)
     return steps

@@ -28,24 +28,17 @@ from django.db.models import Q
 from failures.actions.incidents import resolve_returned_node_incidents
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_all
-from jobs.models import Cluster, ClusterMode, Node, SleepMode, clock
+from jobs.models import Cluster, ClusterMode, Node, SleepMode
 from scheduling.actions import node_sleeps as sleep_actions
 from scheduling.actions.node_sleeps import NO_WAKE_CAUSE, SLEEPER
 from scheduling.loops.sleep.follow import follow_sleeps
-from scheduling.models import Lease, NodeSleep, NodeSleepState
+from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.sleep_plan import sleep_plan
 from scheduling.queries import node_sleeps
 from scheduling.queries.node_sleeps import effective_mode, needed_now
 
 SLEEP_RETENTION = timedelta(days=90)  # boots are measured on the newest, failures count for 30 days
-SLEEP_LEASE = timedelta(minutes=1)
 SLEEPS_PER_TURN_SHARE = 0.1  # of all nodes, so that a wrong forecast does not send all of them to sleep at once
-
-
-def sleep_with_lease(cluster_id: int, holder: str) -> int:
-    """Run one turn under a lease. Return 0 if another worker holds it."""
-    with Lease.held(f"sleep:{cluster_id}", holder, SLEEP_LEASE) as lease:
-        return manage_sleep_once(Cluster.objects.get(pk=cluster_id), clock.now()) if lease else 0
 
 
 def clusters_with_sleep() -> list[int]:

@@ -14,7 +14,6 @@ from ipaddress import ip_network
 
 import httpx
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded
 from django.contrib.auth.models import Permission
 from django.core import mail
 from django.test import Client
@@ -27,6 +26,7 @@ from failures.notices import messages
 from failures.notices.delivery import DeliveryError
 from failures.notices.messages import IncidentMessage
 from jobs.core.parsing import InvalidField
+from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Event, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
@@ -201,9 +201,9 @@ def test_time_limit_of_the_task_does_not_count_as_a_failed_message(tmp_path):
     make.diagnosed(tmp_path)
 
     def send(row, message):
-        raise SoftTimeLimitExceeded
+        raise TimeLimitExceeded
 
-    with pytest.raises(SoftTimeLimitExceeded):
+    with pytest.raises(TimeLimitExceeded):
         notify_once(clock.now(), send)
     assert Notice.objects.get().failures == 0
 

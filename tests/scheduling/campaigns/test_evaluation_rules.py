@@ -6,9 +6,9 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded
 
 from jobs.core.parsing import InvalidField
+from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Checkpoint, CheckpointVerdict, Cluster, Event, Membership, clock
 from scheduling.actions import evaluation_rules as rule_actions
 from scheduling.actions.campaigns import CampaignStateConflict
@@ -345,7 +345,7 @@ def test_failing_rule_is_logged_once_and_does_not_delay_others(shelf, caplog):
 def test_end_of_the_turn_is_not_recorded_as_an_error_of_the_rule(shelf):
     made(shelf)
 
-    with pytest.raises(SoftTimeLimitExceeded), failing_statement("jobs_checkpoint", error=SoftTimeLimitExceeded()):
+    with pytest.raises(TimeLimitExceeded), failing_statement("jobs_checkpoint", error=TimeLimitExceeded()):
         look(1)
     assert why() == ""
 

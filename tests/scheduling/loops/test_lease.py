@@ -12,14 +12,12 @@ import pytest
 from django.db import connection, connections
 
 from jobs.models import ClusterCommand, ClusterCommandKind, clock
-from scheduling import tasks
 from scheduling.loops.commands.claims import LATE_ARRIVAL_WINDOW, claim
 from scheduling.loops.turn import LeaseLost, TurnLease, run_turns
 from scheduling.models import Lease
 from scheduling.models.lease import AcquiredLease
 from tests import make
 from tests.patience import PATIENCE_S, until
-from tests.scheduling.campaigns.campaign_make import campaign
 
 HOUR = timedelta(hours=1)  # so that none runs out while a test runs
 
@@ -178,25 +176,3 @@ def test_session_ended_by_the_server_counts_as_a_dead_holder():
 
     over.set()
     thread.join()
-
-
-# the shims that take one
-
-
-def test_campaign_task_releases_its_lease(cluster):
-    campaign(cluster)
-
-    tasks.campaigns()
-
-    assert Lease.objects.get(name="campaigns").term == 1
-    assert Lease.take("campaigns", "next", HOUR) == AcquiredLease(term=2, alone=True)
-
-
-def test_two_coordinators_do_not_work_at_once(cluster):
-    asked = campaign(cluster)
-    Lease.take("campaigns", "another", HOUR)
-
-    assert tasks.campaigns() == 0
-
-    asked.refresh_from_db()
-    assert asked.state == "PENDING"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded
 from django.db import DatabaseError
 
 from jobs.actions.jobs import JobError
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.parsing import InvalidField
+from jobs.core.turn_errors import TimeLimitExceeded
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestRejected
 from scheduling.loops.turn import LeaseLost
 
@@ -39,7 +39,7 @@ def test_an_error_in_one_row_is_logged_with_its_name_and_the_next_row_is_process
     "error",
     [
         LeaseLost("over"),
-        SoftTimeLimitExceeded(),
+        TimeLimitExceeded(),
         ClusterUnreachable("away"),
         OutcomeUnknown("lost"),
         SystemExit(),

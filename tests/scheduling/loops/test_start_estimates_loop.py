@@ -7,8 +7,8 @@ import pytest
 from jobs.actions import jobs as job_actions
 from jobs.models import ClusterMode, HoldKind, Job, clock
 from scheduling.actions import estimates as estimate_actions
-from scheduling.loops.start_estimates import MAX_ESTIMATE_AGE, estimate_starts_once, estimate_with_lease
-from scheduling.models import Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast, Lease
+from scheduling.loops.start_estimates import MAX_ESTIMATE_AGE, estimate_starts_once
+from scheduling.models import Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
 from scheduling.replay.start_estimates import StartEstimate
 from tests import make
 
@@ -162,21 +162,6 @@ def test_observed_cluster_has_no_estimates(cluster, full):
     cluster.mode = ClusterMode.OBSERVE
 
     assert estimate_starts_once(cluster, clock.now()) == 0
-
-
-def test_estimates_are_skipped_while_another_worker_holds_the_lease(cluster, full):
-    wide()
-    Lease.take(f"estimate:{cluster.pk}", "somebody", HOUR)
-
-    assert estimate_with_lease(cluster.pk, "me") == 0
-    assert not Estimate.objects.exists()
-
-
-def test_a_worker_gives_its_lease_back(cluster, full):
-    wide()
-
-    assert estimate_with_lease(cluster.pk, "me") == 1
-    assert Lease.take(f"estimate:{cluster.pk}", "next", HOUR)
 
 
 def test_a_job_that_was_started_meanwhile_gets_no_estimate(cluster):

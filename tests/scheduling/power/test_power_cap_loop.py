@@ -13,8 +13,8 @@ from jobs.models import Cluster, Event, Node, NodeClock, Resolution, Sample, clo
 from scheduling.actions import power_caps as cap_actions
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.power_page import NodePower
-from scheduling.loops.power.caps import cap_power_once, cap_with_lease, delete_old_caps
-from scheduling.models import Lease, PowerBudget, PowerCap
+from scheduling.loops.power.caps import cap_power_once, delete_old_caps, read_and_cap_once
+from scheduling.models import PowerBudget, PowerCap
 from scheduling.power.measured_power import measured_power
 from scheduling.queries.power.caps import cap_status, clusters_with_caps, node_readings
 from tests import make
@@ -326,7 +326,7 @@ def test_telemetry_that_does_not_answer_leaves_the_samples(site):
     def read(address, *, timeout_s):
         raise ClusterUnreachable(address)
 
-    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+    read_and_cap_once(Cluster.objects.get(), site.set_clocks, read)
 
     assert PowerBudget.objects.get().level == 1
 
@@ -340,10 +340,10 @@ def test_turn_reads_the_power_of_a_cluster_with_caps_only(site):
         return page(0.85)
 
     row = budget("off")
-    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+    read_and_cap_once(Cluster.objects.get(), site.set_clocks, read)
     assert asked == []
     PowerBudget.objects.filter(pk=row.pk).update(mode="act")
-    cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, read)
+    read_and_cap_once(Cluster.objects.get(), site.set_clocks, read)
 
     assert asked == ["http://127.0.0.1:9/metrics"] and site.capped() == {EVALUATION: 1275}
 
@@ -515,13 +515,6 @@ def test_peak_of_a_cap_is_kept(site):
         site.read(share)
 
     assert PowerCap.objects.get().peak_share == pytest.approx(0.88)
-
-
-def test_second_worker_leaves_the_turn_to_the_first(site):
-    budget()
-    Lease.take(f"power caps:{site.cluster.pk}", "another worker", timedelta(minutes=1))
-
-    assert cap_with_lease(site.cluster.pk, "this worker", site.set_clocks, lambda *_, **__: {}) == 0
 
 
 def test_old_caps_are_deleted_and_open_ones_stay(site):
