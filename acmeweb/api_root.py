@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 from acmeweb import api_examples
+from acmeweb.api_health import HealthEndpoint
 from jobs.api import urls as job_urls  # first: it registers the converters of all paths
 from jobs.models import TokenScope
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint, reject_unknown_params
@@ -80,6 +81,7 @@ urlpatterns = [
     path("", include(job_urls)),
     path("", include("failures.api.urls")),
     path("", include("scheduling.api.urls")),
+    path("health/", HealthEndpoint.as_view(), name="api-health"),
     path("schema/", OpenApiSchema.as_view(), name="api-schema"),
     path("docs/", api_docs_page, name="api-docs"),
     re_path("", UnknownPathEndpoint.as_view()),

@@ -39,6 +39,19 @@ PATH_VALUES = {
 }
 
 VALUES: dict[str, Any] = {
+    # health
+    "loop": "recovery",
+    "LoopHealth.effect": "failed jobs wait for their restart",
+    "age_s": 241.0,
+    "bound_s": 30.0,
+    "took_s": 0.05,
+    "delay_s": 0.01,
+    "oldest_s": 240.0,
+    "Backlog.kind": "diagnoses",
+    "Health.status": "late",
+    "sentences": ["Recovery has not run for 4 min: failed jobs wait for their restart."],
+    "LoopHealth.cluster": "",
+    "LoopHealth.last_error": "",
     # jobs
     "id": JOB,
     "job": JOB,

@@ -22,16 +22,17 @@ from django.db.models.functions import Extract
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from prometheus_client import generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 from rest_framework.exceptions import AuthenticationFailed
 
 from acmeweb.auth.api_authentication import BearerTokenAuthentication
 from acmeweb.common import metrics_store
+from acmeweb.loops.health import backlogs, database_connections, read_health
 from failures.models import Diagnosis, Incident, IncidentState
 from jobs.core.lifecycle import NodeState, State
-from jobs.models import Cluster, Job, LatestProgress, Node, ProgressSource, TokenScope, clock
+from jobs.models import Cluster, Job, LatestProgress, LoopFailure, Node, ProgressSource, TokenScope, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.queries.queue_waits import recent_queue_waits
@@ -94,6 +95,7 @@ class AcmeCollector(Collector):
         yield _gpus(self.now)
         yield from _queue_waits(names, self.now)
         yield _turn_durations()
+        yield from _loop_metrics(self.now)
         yield from _contact_metrics(clusters, self.now)
         yield from _power_budgets(clusters, self.now)
         yield _reporting_attempts(self.now)
@@ -182,6 +184,37 @@ def _turn_durations() -> Metric:
         bounds = (*map(str, metrics_store.BOUNDS_S), "+Inf")
         family.add_metric((name,), list(zip(bounds, (*counts.within, counts.count), strict=True)), counts.total_s)
     return family
+
+
+def _loop_metrics(now: datetime) -> Iterator[Metric]:
+    """How late the loops are, what failed in them, and what waits. A loop that fails ages too, so alert on the age."""
+    rows = [((row.loop.name, row.cluster), row) for row in read_health(now).loops]
+    labels = ("loop", "cluster")
+    help = "Seconds since the last run of the loop without an error."
+    yield _gauge("acme_loop_age_seconds", help, labels, [(to, row.age.total_seconds()) for to, row in rows])
+    help = "The loop is late if its age exceeds this."
+    bounds = [(to, row.loop.bound.total_seconds()) for to, row in rows]
+    yield _gauge("acme_loop_bound_seconds", help, labels, bounds)
+    help = "Duration of the last run."
+    durations = [(to, row.took.total_seconds()) for to, row in rows if row.took is not None]
+    yield _gauge("acme_loop_duration_seconds", help, labels, durations)
+    help = "How much later than due the last run began."
+    delays = [(to, row.delay.total_seconds()) for to, row in rows if row.delay is not None]
+    yield _gauge("acme_loop_delay_seconds", help, labels, delays)
+    errors = CounterMetricFamily("acme_loop_errors", "Errors that the loop logged.", labels=labels)
+    counts = LoopFailure.objects.values_list("loop__name", "loop__cluster__name").annotate(total=Sum("count"))
+    for name, cluster, total in counts.order_by("loop__name", "loop__cluster__name"):
+        errors.add_metric((name, cluster or ""), total)
+    yield errors
+    waiting = backlogs(now)
+    help = "Rows that wait for a loop or a worker."
+    yield _gauge("acme_backlog", help, ("kind",), [((row.kind,), row.count) for row in waiting])
+    help = "Age of the oldest of them."
+    ages = [((row.kind,), row.oldest.total_seconds() if row.oldest else 0) for row in waiting]
+    yield _gauge("acme_backlog_oldest_seconds", help, ("kind",), ages)
+    used, most = database_connections()
+    yield GaugeMetricFamily("acme_database_connections", "Clients of the database server.", value=used)
+    yield GaugeMetricFamily("acme_database_connections_limit", "Clients that it accepts.", value=most)
 
 
 def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Metric]:

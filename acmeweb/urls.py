@@ -4,7 +4,7 @@ from django.views.generic import RedirectView
 
 from acmeweb import api_root, error_pages, metrics
 from acmeweb.auth import login, oidc
-from acmeweb.pages import glossary, home, search, start
+from acmeweb.pages import glossary, health, home, search, start
 
 admin.site.login_form = login.AdminLoginForm
 
@@ -13,6 +13,8 @@ urlpatterns = [
     path("start/dismiss/", start.dismiss_start, name="start-dismiss"),
     path("search/", search.search_page, name="search"),
     path("glossary/", glossary.glossary_page, name="glossary"),
+    path("health/", health.health_page, name="health"),
+    path("health/late/", health.late_fragment, name="health-late"),
     path("healthz", home.healthz, name="healthz"),
     path("readyz", home.readyz, name="readyz"),
     path("metrics", metrics.metrics_page, name="metrics"),

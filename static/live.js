@@ -78,6 +78,11 @@
     if (words.textContent !== text) words.textContent = text;  // screen readers announce every change of a live region
   }
 
+  // Loops that are late make the page's data old, however well the page is connected
+  function showConnected() {
+    if (document.querySelector("#late[data-late]")) setStatus("late", "late"); else setStatus("live", "live");
+  }
+
   function stale() {
     if (!signedOut && status?.dataset.state !== "stale") {
       setStatus("stale", `stale since ${new Date().toLocaleTimeString([], { hour12: false })}`);
@@ -96,7 +101,7 @@
     if (answer.joined) {
       wait = FIRST_WAIT_MS;
       for (const [topic, number] of Object.entries(answer.joined)) numbers.set(topic, number);
-      setStatus("live", "live");
+      showConnected();
       move(...topics);
     } else if (answer.topic) {
       const isNext = answer.seq === numbers.get(answer.topic) + 1;
@@ -196,6 +201,7 @@
     const { ctx } = event.detail;
     if (!ctx.response || ctx.response.status === 304) return;
     const { id } = ctx.target;
+    if (id === "late" && ["live", "late"].includes(status?.dataset.state)) showConnected();
     const tag = ctx.response.headers.get("ETag");
     tags.delete(id);
     // An open form keeps its old content, so this fragment is not what the server sent

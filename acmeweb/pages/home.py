@@ -18,6 +18,7 @@ from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
+from acmeweb.loops.health import late_loop_names
 from acmeweb.pages.attention import attention_items
 from acmeweb.pages.home_campaigns import running_campaigns
 from acmeweb.pages.home_trainings import running_trainings
@@ -43,13 +44,18 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 @login_not_required
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Readiness: whether this process can serve. The reason for a failure is logged, not shown to callers."""
+    """Readiness: whether this process can serve. The reason for a failure is logged, not shown to callers.
+
+    `?verbose` adds the names of loops that are late. They do not make a web process unready: it serves what is known.
+    """
     try:
         ready = _is_migrated() and _valkey_answers()
+        late = late_loop_names(clock.now()) if ready and "verbose" in request.GET else None
     except (Error, redis.RedisError) as error:
         log.warning("Not ready: %s", error)
-        ready = False
-    return JsonResponse({"status": "ok" if ready else "unavailable"}, status=200 if ready else 503)
+        ready, late = False, None
+    answer = {"status": "ok" if ready else "unavailable"} | ({} if late is None else {"late": late})
+    return JsonResponse(answer, status=200 if ready else 503)
 
 
 _seen_migrated = False

@@ -101,6 +101,12 @@ SEARCHABLE_PAGES = (
     Destination(
         title="Learned rules", detail="Log patterns and their causes", route="rules", words="signatures library"
     ),
+    Destination(
+        title="Health",
+        detail="Loops that are late, errors, backlogs of Acme itself",
+        route="health",
+        words="liveness lag queue workers errors status",
+    ),
     Destination(title="Diagnose a log", detail="Paste a log and see its cause", route="paste-log"),
     Destination(
         title="What if", detail="Replays under other policies", route="replays", words="simulate trace compare"

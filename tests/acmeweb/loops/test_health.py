@@ -1,0 +1,142 @@
+"""What is late, on pages, in the API, in /readyz and in the metrics."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.core.management import call_command
+from django.test import Client
+
+from acmeweb.loops.health import late_loop_names, read_health
+from acmeweb.loops.process import add_missing_loops
+from acmeweb.loops.table import ALL_LOOPS
+from acmeweb.pages.health import shared_health
+from jobs.models import Loop, LoopFailure, clock
+from tests import make
+from tests.jobs.api import api_make
+from tests.page_text import page_text
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def cluster():
+    """A cluster whose loops have all just run."""
+    row = make.cluster(name="kalos")
+    add_missing_loops()
+    Loop.objects.update(finished_at=clock.now())
+    shared_health.health = None
+    return row
+
+
+def login(*permissions, name="olga"):
+    person = make.user(name)
+    person.user_permissions.add(*Permission.objects.filter(codename__in=permissions))
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def age(name, minutes, **fields):
+    Loop.objects.filter(name=name).update(finished_at=clock.now() - minutes * MINUTE, **fields)
+
+
+def sentences(page=""):
+    return read_health(clock.now()).sentences(page)
+
+
+def test_loops_that_have_just_run_are_not_late(cluster):
+    assert sentences() == [] and len(read_health(clock.now()).loops) == len(ALL_LOOPS)
+
+
+def test_a_late_loop_says_what_it_means_and_since_when(cluster):
+    age("turn", 4)
+
+    assert sentences() == [
+        "Turn on kalos has not run for 4 min: jobs neither start nor stop, and their states may be outdated."
+    ]
+
+
+def test_a_loop_that_fails_is_late_although_it_runs(cluster):
+    age("recovery", 5, last_error="KeyError: 'node'", failed_at=clock.now())
+
+    assert sentences() == ["Recovery fails (KeyError: 'node') for 5 min: failed jobs wait for their restart."]
+
+
+def test_a_loop_that_never_ran_is_late_since_it_was_added(cluster):
+    Loop.objects.filter(name="recovery").update(finished_at=None, created_at=clock.now() - 10 * MINUTE)
+
+    assert sentences()[0].startswith("Recovery has not run for 10 min")
+
+
+def test_work_that_can_wait_is_named_only_on_pages_that_it_feeds(cluster):
+    age("ledger", 60)
+    age("recovery", 60)
+
+    assert [len(sentences(page)) for page in ("reports", "home", "jobs")] == [2, 2, 1]
+
+
+def test_many_late_loops_become_a_few_sentences(cluster):
+    for name in list(ALL_LOOPS)[:8]:
+        age(name, 600)
+
+    assert len(sentences()) == 4 and sentences()[-1] == "5 other loops late."
+
+
+def test_workers_that_do_not_run_are_one_sentence(cluster):
+    Loop.objects.update(finished_at=clock.now() - timedelta(days=1))
+
+    assert sentences() == ["No loop has run for 24 h: nothing here is current. Are the workers running?"]
+
+
+def test_pages_ask_for_what_is_late(cluster):
+    age("recovery", 4)
+
+    answer = login().get("/health/late/?page=home")
+
+    assert "failed jobs wait for their restart" in page_text(answer) and b"data-late" in answer.content
+
+
+def test_health_page_lists_loops_and_backlogs(cluster):
+    age("recovery", 4)
+
+    text = page_text(login().get("/health/"))
+
+    assert "Recovery has not run for 4 min" in text and "Commands to clusters" in text and "Turn" in text
+
+
+def test_errors_are_shown_to_operators_only(cluster):
+    LoopFailure.count_one(Loop.objects.get(name="recovery").pk, "KeyError in recovery.py:decide", "secret job")
+
+    assert "secret job" in page_text(login("operate_cluster").get("/health/"))
+    assert "secret job" not in page_text(login(name="ada").get("/health/"))
+
+
+def test_readyz_names_late_loops_if_asked(cluster):
+    age("pod logs", 10)
+
+    assert Client().get("/readyz").json() == {"status": "ok"}
+    assert Client().get("/readyz?verbose").json() == {"status": "ok", "late": ["pod logs"]}
+
+
+def test_health_in_the_api(cluster):
+    age("recovery", 4)
+    api_make.team("platform")
+    token = api_make.token(api_make.person("ada", "platform"))
+
+    answer = Client().get("/api/v1/health/", headers={"Authorization": f"Bearer {token}"}).json()
+
+    assert answer["status"] == "late" and answer["sentences"][0].startswith("Recovery has not run")
+    assert {row["loop"] for row in answer["loops"] if row["late"]} == {"recovery"}
+
+
+def test_command_fails_if_a_loop_is_late(cluster, capsys):
+    call_command("health")
+    assert f"All {len(ALL_LOOPS)} loops run in time." in capsys.readouterr().out
+    age("recovery", 4)
+
+    with pytest.raises(SystemExit):
+        call_command("health")
+
+    assert late_loop_names(clock.now()) == ["recovery"]
