@@ -32,8 +32,10 @@ def freeze_loaded_modules() -> None:
 
 
 def discard_connections() -> None:
-    """Close this thread's connections and forget their state: one that was interrupted inside `atomic()` refuses to be
-    used again."""
-    for alias in connections:
-        connections[alias].close()
-        del connections[alias]
+    """Close this thread's connections and forget their transactions: one that was interrupted inside `atomic()` refuses
+    to be used again."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        connection.connection = None
+        connection.closed_in_transaction = connection.in_atomic_block = connection.needs_rollback = False
+        connection.savepoint_ids, connection.atomic_blocks = [], []

@@ -30,7 +30,6 @@ class LoopHealth:
     """One loop of a cluster or of the installation. `age` counts from the end of the last run without an error."""
 
     loop: PeriodicLoop
-    group: str
     cluster: str  # empty: a loop of the installation
     age: timedelta
     has_run: bool
@@ -108,13 +107,12 @@ def _loops_health(rows: Iterable[Loop], now: datetime) -> Iterable[LoopHealth]:
     for group in GROUPS:
         for loop in group.loops:
             for row in sorted(by_name.get(loop.name, ()), key=lambda row: row.cluster.name if row.cluster else ""):
-                yield _loop_health(loop, group.name, row, now)
+                yield _loop_health(loop, row, now)
 
 
-def _loop_health(loop: PeriodicLoop, group: str, row: Loop, now: datetime) -> LoopHealth:
+def _loop_health(loop: PeriodicLoop, row: Loop, now: datetime) -> LoopHealth:
     return LoopHealth(
         loop=loop,
-        group=group,
         cluster=row.cluster.name if row.cluster else "",
         age=now - (row.finished_at or row.created_at),
         has_run=row.finished_at is not None,

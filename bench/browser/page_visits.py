@@ -38,6 +38,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "log-found": (*RUNNING_TRAINING, "log/?find=step&context=2"),
     "submit": ("/jobs/new/",),
     "glossary": ("/glossary/",),
+    "health": ("/health/",),
     "search": ("/search/?q=pre",),
     "queue": ("/queue/",),
     "policy": ("/queue/", r"/queue/[^/]+/policy/"),

@@ -13,6 +13,7 @@ from jobs.admin import (  # noqa: F401 (importing them registers them)
     idempotency,
     installation,
     job,
+    loop,
     maintenance,
     people,
     telemetry,

@@ -8,7 +8,7 @@ Failure story     Killed anywhere: the simulation is claimed again and starts ov
                   behind; after three tries it fails. Two workers: the claim takes a lock, and only one replay runs at a
                   time, which leaves the other workers to the clusters. A user cancels, or a worker that was presumed
                   dead returns: its next progress report fails, and its replay ends at once. A lost wake-up message:
-                  beat sends another one.
+                  a loop sends another one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One turn of a cluster's loop: send commands, sync, decide, send commands.
 
-Eligible rows     Clusters whose lease is free. Any worker may run any turn, started by beat or by a turn request.
+Eligible rows     Clusters whose lease is free. Any worker may run any turn that is due.
 What a turn does  `apply_maintenances_once` drains and resumes the nodes of maintenance windows.
                   `send_commands_once` sends due commands.
                   `sync_cluster_once` applies the cluster's report; then and at the end of the turn, jobs that need

@@ -148,7 +148,7 @@ def wake_simulation_worker() -> None:
 
 
 def _send_wake_task() -> None:
-    """Wake a worker. If the message is lost, beat starts a worker within seconds."""
+    """Wake a worker. If the message is lost, a loop starts a worker within seconds."""
     try:
         current_app.send_task("scheduling.simulation", retry=False, expires=10)
     except (OperationalError, OSError) as error:

@@ -33,6 +33,8 @@ from jobs.models import (
     Job,
     LatestProgress,
     LoginAttempts,
+    Loop,
+    LoopFailure,
     Maintenance,
     Membership,
     Node,
@@ -149,6 +151,8 @@ def make_everything() -> None:
     Checkpoint.objects.create(job=job, attempt=job.attempts.get(), step=1000, path="/ckpt/1000")
     ClusterCommand.objects.create(cluster=node.cluster, node=node, kind=ClusterCommandKind.DRAIN)
     Installation.current_id()
+    Loop.request("turn", node.cluster_id)
+    LoopFailure.count_one(Loop.objects.get().pk, "KeyError in turn.py:run", "'node'")
     LoginAttempts.objects.create(key="0" * 64, since=timezone.now(), count=1)
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
