@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, F, Q, SmallIntegerField, When
 
 from acmeweb.common import outbound_http
-from acmeweb.common.outbound_http import Network
+from acmeweb.common.special_addresses import Network
 from failures.models import Channel, Notice
 from jobs.actions import journal
 from jobs.actions.journal import Author
@@ -25,7 +25,6 @@ MAX_RETRY_DELAY = timedelta(minutes=30)
 FAILING_CHANNEL_PERIOD = timedelta(hours=1)  # how long a channel counts as failing after Acme gave up a message
 
 
-@transaction.atomic
 def add_channel(
     kind: str,
     target: str,
@@ -38,15 +37,14 @@ def add_channel(
 ) -> Channel:
     """Add a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
     _validate_target(kind, target, allowed)
+    columns = {"team_id": team_id, "kind": kind, "target": target, "scope": scope, "min_gpu_hours": min_gpu_hours}
+    secret = secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else ""
     try:
         with transaction.atomic():
-            row = Channel.objects.create(
-                team_id=team_id, kind=kind, target=target, scope=scope, min_gpu_hours=min_gpu_hours,
-                secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
-            )  # fmt: skip
+            row = Channel.objects.create(**columns, secret=secret, created_by=author.by)
+            journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
     except IntegrityError:
         raise InvalidField("target", "already has a channel") from None
-    journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
     return row
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from jobs.core.lifecycle import NodeFlag
 
 from . import dialect
@@ -40,7 +41,6 @@ from .base import (
 from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
 from .freshness import FreshnessChecker, StaleListing
-from .http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
 from .senders import IdentityProvider, SlurmIdentity
 from .slurm_advice import connection_advice

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from acmeweb.common.http_client import fetch_text
+
 from .base import ClusterUnreachable
-from .http_client import fetch_text
 
 GpuPlace = tuple[str, int, int]  # node, GPU, MIG slice
 WHOLE = -1  # the place of a GPU's slice, for the GPU itself

@@ -10,9 +10,9 @@ from contextlib import closing
 import httpx
 import pytest
 
+from acmeweb.common.http_client import DeadlineTransport, HttpClient, RequestDeadline, ResponseTooLarge, open_socket
 from scheduling.backends import telemetry
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from scheduling.backends.http_client import HttpClient, RequestDeadline, ResponseTooLarge
 from scheduling.backends.kubernetes.watch_stream import WatchStream
 from scheduling.backends.opening import open_backend
 from tests.backends import hostile
@@ -136,6 +136,24 @@ def test_nothing_is_sent_after_the_deadline():
         pytest.raises(httpx.PoolTimeout),
     ):
         client.request("POST", "/", RequestDeadline(0.0))
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "168.63.129.16"])
+def test_no_client_of_a_loop_calls_a_metadata_service(host):
+    with backend_of(f"http://{host}") as backend, pytest.raises(ClusterUnreachable, match="metadata service"):
+        backend.nodes()
+    with pytest.raises(ClusterUnreachable, match="metadata service"):
+        telemetry.read_exporter(f"http://{host}/metrics", timeout_s=SHORT_S)
+    with pytest.raises(OSError, match="metadata service"):
+        open_socket(host.strip("[]"), 443, RequestDeadline(SHORT_S))
+
+
+def test_name_of_a_metadata_service_is_refused_when_it_is_resolved():
+    transport = DeadlineTransport(resolve=lambda host, port: ["127.0.0.1", "169.254.169.254"])
+    extensions = {"deadline": RequestDeadline(PATIENCE_S).at}
+
+    with httpx.Client(transport=transport) as client, pytest.raises(httpx.ConnectError, match="metadata service"):
+        client.get("http://slurm.example/", extensions=extensions)
 
 
 def test_unix_socket_without_a_response_is_unreachable(tmp_path):

@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 
 import httpx
 
+from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
+
 from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ..http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .api_errors import ApiRefusal, command_error
 from .connection.access import Connection, KubernetesAddress, ReadFile, load_connection
 from .fields import mappings_at, text_at

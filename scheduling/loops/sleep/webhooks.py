@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-import httpx
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
@@ -31,7 +30,6 @@ RETRY_INTERVAL = timedelta(seconds=30)
 MAX_CALLS = 50
 MAX_TURN_S = 20.0
 VERBS = {NodeSleepState.REQUESTED: "sleep", NodeSleepState.WAKING: "wake"}
-CALL_ERRORS = (outbound_http.ForbiddenUrl, httpx.HTTPError, httpx.InvalidURL, OSError)
 
 
 def sleep_webhook_secret(cluster: Cluster) -> str:
@@ -74,11 +72,7 @@ def _call(sleep: NodeSleep, now: datetime) -> str:
         "Acme-Delivery": message["id"],
     }
     try:
-        with (
-            outbound_http.client(settings.ACME_WEBHOOK_NETWORKS) as client,
-            client.stream("POST", cluster.sleep_webhook, content=body, headers=headers) as response,
-        ):
-            pass  # only the status is read: the body might never end
-    except CALL_ERRORS as error:
-        return f"The webhook was not called: {error or type(error).__name__}."[:500]
-    return "" if response.is_success else f"The webhook returned HTTP status {response.status_code}."
+        status = outbound_http.post(cluster.sleep_webhook, body, headers, settings.ACME_WEBHOOK_NETWORKS)
+    except outbound_http.CALL_ERRORS as error:
+        return f"The webhook was not called: {str(error) or type(error).__name__}."[:500]
+    return "" if status // 100 == 2 else f"The webhook returned HTTP status {status}."

@@ -183,7 +183,7 @@ def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
         make.diagnosed(tmp_path)
         assert notify_once(clock.now()) == 1
 
-    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").last_error
+    assert len(got) == 1 and "is not a URL" in Notice.objects.get(sent="").last_error
 
 
 def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path):
