@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection, connections
 
+from acmeweb.common.http_client import prepare_call
 from jobs.models import ClusterCommand, ClusterCommandKind, clock
 from scheduling import tasks
 from scheduling.loops.commands.claims import LATE_ARRIVAL_WINDOW, claim
@@ -200,3 +202,23 @@ def test_two_coordinators_do_not_work_at_once(cluster):
 
     asked.refresh_from_db()
     assert asked.state == "PENDING"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_holder_keeps_its_session_during_calls_and_returns_its_connection_afterwards():
+    def work():
+        lease = Lease.take("x", "me", HOUR)
+        before = Lease.objects.get().session
+        prepare_call()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            during = cursor.fetchone()[0]
+        Lease.release("x", lease.term)
+        prepare_call()
+        return before, during, connection.connection
+
+    with ThreadPoolExecutor(1) as executor:
+        before, during, after = executor.submit(work).result()
+
+    assert before == during
+    assert after is None
