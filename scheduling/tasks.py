@@ -32,7 +32,7 @@ from scheduling.loops.power.caps import cap_with_lease, delete_old_caps
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_with_lease
 from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, sleep_with_lease
-from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once
+from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once, clusters_with_due_webhooks
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_with_lease
 from scheduling.loops.sweep import request_overdue_turns
@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 CAMPAIGNS_LEASE = timedelta(minutes=2)
 OUTCOMES_LEASE = timedelta(minutes=1)
-SLEEP_WEBHOOKS_LEASE = timedelta(minutes=1)
 POD_LOGS_LEASE = timedelta(minutes=1)
 
 log_memories: dict[int, pod_logs.CopyMemory] = {}  # of this process, by cluster
@@ -140,8 +139,8 @@ def manage_cluster_sleep(cluster_id: int) -> int:
 
 @shared_task(name="scheduling.sleep_webhooks")
 def call_sleep_webhooks() -> int:
-    with Lease.held("sleep webhooks", f"{LEASE_HOLDER}:{os.getpid()}", SLEEP_WEBHOOKS_LEASE) as lease:
-        return call_sleep_webhooks_once(clock.now()) if lease else 0
+    rows = Cluster.objects.in_bulk(due := clusters_with_due_webhooks(clock.now()))
+    return sum(call_sleep_webhooks_once(rows[cluster_id], clock.now()) for cluster_id in due)
 
 
 @shared_task(name="scheduling.histories")

@@ -30,7 +30,7 @@ class Night:
         """One turn of every loop that takes part."""
         run_turns(self.cluster.pk, "test", lambda _: self.backend)
         manage_sleep_once(Cluster.objects.get(pk=self.cluster.pk), clock.now())
-        call_sleep_webhooks_once(clock.now())
+        call_sleep_webhooks_once(Cluster.objects.get(pk=self.cluster.pk), clock.now())
         diagnose_once(clock.now())
         decide_and_recover_once(clock.now())
 
