@@ -110,15 +110,17 @@ def failing_channels(now: datetime) -> set[int]:
 
 
 def claim(now: datetime, *, deprioritized: Collection[int] = (), excluded: Collection[int] = ()) -> Notice | None:
-    """Claim the message that is due longest. Channels in `deprioritized` come after all others."""
+    """Claim the next message and the time of its channel. Channels take turns: the one that was called longest ago is
+    next, with the message that is due longest. Channels in `deprioritized` come after all others."""
     place = Case(When(channel__in=deprioritized, then=1), default=0, output_field=SmallIntegerField())
-    order = (place, "due_at") if deprioritized else ("due_at",)
+    order = (*((place,) if deprioritized else ()), F("channel__called_at").asc(nulls_first=True), "due_at", "pk")
     with transaction.atomic():
         due = Notice.objects.open().filter(due_at__lte=now, channel__is_enabled=True).exclude(channel__in=excluded)
         row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
         if row is None:
             return None
         Notice.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
+        Channel.objects.filter(pk=row.channel_id).update(called_at=now)
     return Notice.objects.select_related("channel__team", "incident__cluster").get(pk=row.pk)
 
 
