@@ -12,6 +12,7 @@ from celery import shared_task
 
 from failures.loops.follow import follow_once
 from failures.loops.stacks import stacks_once
+from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
 from scheduling.backends import power_page, telemetry
@@ -190,7 +191,11 @@ def cap_cluster_power(cluster_id: int) -> int:
 
 @shared_task(name="scheduling.energy")
 def count_energy() -> int:
-    return energy.count_energy_once(clock.now())
+    steps = 0
+    for cluster_id in energy.clusters_with_telemetry():
+        with skip_row_on_error(f"the energy of cluster {cluster_id}"):
+            steps += energy.count_energy_once(Cluster.objects.get(pk=cluster_id), clock.now())
+    return steps
 
 
 @shared_task(name="scheduling.minutes")
