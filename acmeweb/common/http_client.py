@@ -28,7 +28,7 @@ from acmeweb.common.special_addresses import is_metadata_service
 Resolve = Callable[[str, int], Sequence[str]]
 CheckAddress = Callable[[str, str], object]  # host and one of its addresses; raises an error to refuse it
 
-MAX_RESPONSE_BYTES = 512 << 20
+MAX_RESPONSE_BYTES = 64 << 20
 NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # makes caches in between ask the cluster
 MAX_CONNECTIONS = 100
 KEEPALIVE_EXPIRY_S = 5.0

@@ -15,6 +15,7 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from scheduling.backends.kubernetes.watch_stream import WatchStream
 from scheduling.backends.opening import open_backend
+from scheduling.backends.slurm import SlurmBackend
 from tests.backends import hostile
 from tests.backends.hostile import HEAD, read_request, serving
 from tests.backends.test_dialect import submission
@@ -127,6 +128,16 @@ def test_response_over_the_size_limit_is_rejected():
         pytest.raises(ResponseTooLarge, match="larger than 1 MiB"),
     ):
         client.request("GET", "/", RequestDeadline(PATIENCE_S))
+
+
+def test_listing_over_the_size_limit_makes_the_cluster_unreachable_with_advice():
+    """The size is counted: the response does not say how large it is."""
+    with (
+        serving(hostile.endless_body) as address,
+        closing(SlurmBackend(address, api="v0.0.42", timeout_s=PATIENCE_S, largest=1 << 20)) as backend,
+        pytest.raises(ClusterUnreachable, match=r"larger than 1 MiB.* lower MaxJobCount"),
+    ):
+        backend.jobs()
 
 
 def test_nothing_is_sent_after_the_deadline():
