@@ -7,5 +7,8 @@ class AcmeWebConfig(AppConfig):
     def ready(self) -> None:
         # Processes that only send tasks need the broker's address too
         from acmeweb import celery, database_times  # noqa: F401
+        from acmeweb.common import http_client
+        from acmeweb.common.connection_release import release_connections
 
         database_times.use_fast_time_loader_in_new_connections()
+        http_client.before_each_call(release_connections)

@@ -210,9 +210,9 @@ class BenchCluster:
         from scheduling.clusters.connections import connect
         from scheduling.loops.campaigns import coordinate_campaigns_once
         from scheduling.loops.staging import advance_stagings_once
-        from scheduling.loops.turn import run_turns
+        from scheduling.loops.turn import run_turn
 
-        run_turns(self.cluster.pk, "bench", connect)
+        run_turn(self.cluster.pk, "bench", connect)
         now = clock.now()
         advance_stagings_once(now)
         coordinate_campaigns_once(now)

@@ -182,18 +182,16 @@ class BenchUser:
     def submit(self) -> str:
         body = {"name": "bench", "team": "bench", "cluster": "healthy", "nodes": 1, "gpus_per_node": 1}
         body |= {"command": "true", "time_limit": 600, "environment": {"SIM_DURATION_S": "20"}}
-        status, raw, _ = self._send_request("POST", "/api/v1/jobs/", {"Authorization": f"Bearer {self.token}"}, body)
+        status, raw, _ = self.request("POST", "/api/v1/jobs/", {"Authorization": f"Bearer {self.token}"}, body)
         assert status == 201, raw[:500]
         return str(json.loads(raw)["id"])
 
     def page(self, path: str) -> float:
-        status, raw, took = self._send_request("GET", path, {"Cookie": self.cookie})
+        status, raw, took = self.request("GET", path, {"Cookie": self.cookie})
         assert status == 200, (path, status, raw[:200])
         return took
 
-    def _send_request(
-        self, method: str, path: str, headers: dict[str, str], body: Any = None
-    ) -> tuple[int, bytes, float]:
+    def request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, bytes, float]:
         raw = None if body is None else json.dumps(body)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         began = time.perf_counter()

@@ -317,18 +317,18 @@ def measure_burst(address: str, log_root: str, token_file: str, count: int) -> d
 
     from jobs.models import Attempt
     from scheduling.clusters.connections import connect
-    from scheduling.loops.turn import run_turns
+    from scheduling.loops.turn import run_turn
     from tests import make
 
     clear_database()
     place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root", "is_bundled": True}
     cluster = make.cluster("burst", nodes=0, policy="fifo", **place)
-    run_turns(cluster.pk, "bench", connect)  # loads the nodes
+    run_turn(cluster.pk, "bench", connect)  # loads the nodes
     resources = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}
     make.jobs(*[{**resources, "environment": {"SIM_DURATION_S": "300"}} for _ in range(count)], cluster=cluster)
     began, spent = time.perf_counter(), time.process_time()
     while Attempt.objects.filter(job__cluster=cluster).exclude(Q(backend_id="")).count() < count:
-        run_turns(cluster.pk, "bench", connect)
+        run_turn(cluster.pk, "bench", connect)
         assert time.perf_counter() - began < 300, "The burst was not accepted."
     took = time.perf_counter() - began
     cpu_ms = 1000 * (time.process_time() - spent) / count

@@ -36,6 +36,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from acmeweb.common.env import OidcSettings
+from acmeweb.common.http_client import prepare_call
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Identity, Team, TeamRole
@@ -95,6 +96,7 @@ class OidcProvider:
 
     def _send_request(self, method: str, address: str, **more: Any) -> Any:
         """Return the JSON of the answer. Redirects are not followed: the request contains our secret."""
+        prepare_call()
         try:
             with (
                 httpx.Client(timeout=PROVIDER_TIMEOUT_S) as client,

@@ -1,52 +1,65 @@
 """HTTP requests to URLs that users entered (webhooks), never to a machine that only this server can reach.
 
-A name is resolved first, and each of its addresses is checked: loopback, link-local (used by the metadata services of
-clouds), private and otherwise special ones are refused, unless the site allows their network. The request then goes to
-the address that was checked, so a name that resolves differently a moment later gains nothing. Redirects are not
-followed: each would be a new address chosen by a third party.
+Each address of the host is checked: loopback, link-local (used by the metadata services of clouds), private and
+otherwise special ones are refused, unless the site allows their network. `post` checks the address that it connects to,
+so a name that resolves differently a moment after `check_url` gains nothing. Redirects are not followed: each would be
+a new address chosen by a third party.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Resolve = Callable[[str, int], Sequence[str]]
-
-# Public-looking addresses of metadata services, which webhooks must not reach
-METADATA_ADDRESSES = frozenset(
-    map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
+from acmeweb.common.http_client import (
+    DeadlineTransport,
+    RequestDeadline,
+    Resolve,
+    prepare_call,
+    resolve,
+    resolve_in_time,
 )
-CALL_TIMEOUT_S = 10.0
+from acmeweb.common.special_addresses import METADATA_ADDRESSES, Network, read_address
+
+CALL_TIMEOUT_S = 10.0  # for a whole call, however slowly the receiver answers
+RESOLVE_TIMEOUT_S = 5.0
 
 
 class ForbiddenUrl(ValueError):
     """A URL that must not be called. The message is a sentence without its subject, to follow a field's name."""
 
 
+CALL_ERRORS = (ForbiddenUrl, httpx.HTTPError, httpx.InvalidURL, OSError)
+
+
 @dataclass(frozen=True, kw_only=True)
-class CheckedTarget:
-    """A checked destination: the host name, and the addresses that were checked."""
+class UrlTarget:
+    """The host of a URL, as a request sends it, and the port."""
 
     host: str
     port: int
-    addresses: tuple[Address, ...]
 
 
-def resolve(host: str, port: int) -> list[str]:
-    """Return the IP addresses of a host."""
-    return [str(row[4][0]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+def check_url(url: str, allowed: Iterable[Network] = (), resolve: Resolve = resolve) -> UrlTarget:
+    """Return the target of a URL that may be called now, or raise ForbiddenUrl."""
+    target, networks = _parse_url(url), tuple(allowed)
+    prepare_call()
+    try:
+        addresses = resolve_in_time(resolve, target.host, target.port, RESOLVE_TIMEOUT_S)
+    except (httpcore.ConnectError, httpcore.ConnectTimeout):
+        raise ForbiddenUrl(f"has the host {target.host[:100]}, which cannot be resolved") from None
+    if not addresses:
+        raise ForbiddenUrl(f"has the host {target.host[:100]}, which has no address")
+    for address in addresses:
+        _check_address(target.host, address, networks)
+    return target
 
 
-def check_url(url: str, allowed: Iterable[Network] = (), resolve: Resolve = resolve) -> CheckedTarget:
-    """Return the destination of a URL, or raise ForbiddenUrl."""
+def _parse_url(url: str) -> UrlTarget:
     try:
         parts, called = urlsplit(url), httpx.URL(url)
         port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
@@ -60,69 +73,35 @@ def check_url(url: str, allowed: Iterable[Network] = (), resolve: Resolve = reso
         raise ForbiddenUrl("has an ambiguous host; write it in plain letters and digits")
     if port == 0:
         raise ForbiddenUrl("has port 0, which is not a valid port")
-    host = called.raw_host.decode("ascii")  # as the request sends it, also for internationalized names
-    try:
-        texts = resolve(host, port)
-    except (OSError, UnicodeError):
-        raise ForbiddenUrl(f"has the host {parts.hostname[:100]}, which cannot be resolved") from None
-    networks = tuple(allowed)
-    addresses = tuple(_check_address(text, parts.hostname, networks) for text in texts)
-    if not addresses:
-        raise ForbiddenUrl(f"has the host {parts.hostname[:100]}, which has no address")
-    return CheckedTarget(host=host, port=port, addresses=addresses)
+    # Internationalized names are encoded
+    return UrlTarget(host=called.raw_host.decode("ascii"), port=port)
 
 
-def _check_address(text: str, host: str, networks: Sequence[Network]) -> Address:
-    address = _embedded_ipv4(ipaddress.ip_address(text.partition("%")[0]))
+def _check_address(host: str, text: str, networks: Sequence[Network]) -> None:
+    address = read_address(text)
     if address not in METADATA_ADDRESSES and any(address in network for network in networks):
-        return address
+        return
     if address in METADATA_ADDRESSES or not address.is_global or address.is_multicast:
         raise ForbiddenUrl(f"leads to {address} ({host[:100]}), which is not a public address")
-    return address
 
 
-def is_metadata_service(text: str) -> bool:
-    """Whether the address may be a cloud's metadata service, which hands out credentials. Link-local counts too."""
-    address = _embedded_ipv4(ipaddress.ip_address(text.partition("%")[0]))
-    return address in METADATA_ADDRESSES or address.is_link_local
-
-
-def _embedded_ipv4(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds, so that it is checked as such."""
-    if isinstance(address, ipaddress.IPv6Address):
-        teredo = address.teredo[1] if address.teredo else None
-        return address.ipv4_mapped or address.sixtofour or teredo or _nat64_address(address) or address
-    return address
-
-
-def _nat64_address(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address in a NAT64 or IPv4-compatible address; :: and ::1 are neither."""
-    compatible = 1 < int(address) < 2**32
-    inside = compatible or address in ipaddress.ip_network("64:ff9b::/96")
-    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if inside else None
-
-
-class GuardedTransport(httpx.BaseTransport):
-    """For `httpx.Client(transport=…)`: each request is checked, then sent to the address that was checked."""
-
-    def __init__(
-        self, allowed: Iterable[Network] = (), *, resolve: Resolve = resolve, inner: httpx.BaseTransport | None = None
-    ) -> None:
-        self.allowed, self.resolve = tuple(allowed), resolve
-        self.inner = inner or httpx.HTTPTransport(retries=0, trust_env=False)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        target = check_url(str(request.url), self.allowed, self.resolve)
-        request.extensions = {**request.extensions, "sni_hostname": target.host}
-        request.url = request.url.copy_with(host=str(target.addresses[0]))  # the Host header keeps the name
-        return self.inner.handle_request(request)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def client(allowed: Iterable[Network] = ()) -> httpx.Client:
-    """Return a client for webhooks. It ignores the environment's proxies."""
-    return httpx.Client(
-        transport=GuardedTransport(allowed), timeout=CALL_TIMEOUT_S, follow_redirects=False, trust_env=False
-    )
+def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    allowed: Iterable[Network] = (),
+    *,
+    timeout_s: float = CALL_TIMEOUT_S,
+    resolve: Resolve = resolve,
+) -> int:
+    """Post the body and return the status of the response. Raises one of CALL_ERRORS. The environment's proxies are
+    not used."""
+    deadline = RequestDeadline(timeout_s)
+    networks = tuple(allowed)
+    _parse_url(url)
+    transport = DeadlineTransport(check=lambda host, address: _check_address(host, address, networks), resolve=resolve)
+    with (
+        httpx.Client(transport=transport, follow_redirects=False, trust_env=False) as client,
+        client.stream("POST", url, content=body, headers=headers, extensions={"deadline": deadline.at}) as response,
+    ):
+        return response.status_code  # the body of the response is not read: it might never end

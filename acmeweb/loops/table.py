@@ -22,7 +22,7 @@ from failures.loops.slow_steps import slow_steps_once
 from failures.loops.stacks import stacks_once
 from failures.loops.watch import watch_once
 from jobs.actions.retention import delete_expired_web_state
-from jobs.models import Cluster
+from jobs.models import Cluster, clock
 from scheduling.backends import power_page, telemetry
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
@@ -40,12 +40,12 @@ from scheduling.loops.power.caps import delete_old_caps, read_and_cap_once
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
-from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once
+from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once, clusters_with_due_webhooks
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.loops.sweep import request_overdue_turns
 from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.queries.power.caps import clusters_with_caps
 from scheduling.tasks import queue_simulation_worker
 
@@ -85,8 +85,8 @@ class LoopGroup:
         return [loop.name for loop in self.loops]
 
 
-def _turn(cluster: Cluster, now: datetime) -> int:
-    return run_turns(cluster.pk, f"{socket.gethostname()}:{os.getpid()}", connect)
+def _turn(cluster: Cluster, now: datetime) -> bool:
+    return run_turn(cluster.pk, f"{socket.gethostname()}:{os.getpid()}", connect)
 
 
 def _recovery(now: datetime) -> int:
@@ -114,6 +114,10 @@ def _campaigns(now: datetime) -> int:
 
 def _power_caps(cluster: Cluster, now: datetime) -> int:
     return read_and_cap_once(cluster, set_clocks, power_page.read_power)
+
+
+def _clusters_with_due_webhooks() -> list[int]:
+    return clusters_with_due_webhooks(clock.now())
 
 
 def _samples(cluster: Cluster, now: datetime) -> int:
@@ -312,7 +316,8 @@ GROUPS = (
                 bound=_seconds(120),
                 effect="nodes wake up late",
                 pages=("home", "queue", "nodes"),
-                run=call_sleep_webhooks_once,
+                run_of_cluster=call_sleep_webhooks_once,
+                clusters=_clusters_with_due_webhooks,
             ),
         ),
     ),
@@ -375,7 +380,8 @@ GROUPS = (
                 bound=_seconds(600),
                 effect="energy is counted late",
                 pages=("home", "reports"),
-                run=energy.count_energy_once,
+                run_of_cluster=energy.count_energy_once,
+                clusters=energy.clusters_with_telemetry,
             ),
             PeriodicLoop(
                 name="ledger figures",

@@ -27,8 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from acmeweb.common.http_client import HttpClient, RequestDeadline
 from scheduling.backends.base import Backend, BackendError, SubmitRequest
-from scheduling.backends.http_client import HttpClient, RequestDeadline
 from scheduling.backends.kubernetes.connection.access import load_connection, parse_address
 from scheduling.backends.kubernetes.driving.parallel import CONNECTIONS
 from tests.backends.kubernetes.real_kubernetes import pod

@@ -101,10 +101,10 @@ def submit(cluster: Any, count: int, gang: int) -> None:
 
 def run_turn(cluster: Any) -> float:
     from scheduling.clusters.connections import connect
-    from scheduling.loops.turn import run_turns
+    from scheduling.loops.turn import run_turn
 
     began = time.perf_counter()
-    run_turns(cluster.pk, "bench", connect)
+    run_turn(cluster.pk, "bench", connect)
     cluster.refresh_from_db(fields=["last_error"])
     if cluster.last_error:
         raise SystemExit(cluster.last_error)

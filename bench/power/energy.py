@@ -116,7 +116,7 @@ def measure_loop(cluster: Any, now: datetime) -> None:
     ]  # fmt: skip
     Sample.objects.bulk_create(rows, batch_size=2_000)
     took, spent = time.perf_counter(), time.process_time()
-    steps = count_energy_once(now)
+    steps = count_energy_once(cluster, now)
     wall_s, cpu_s = time.perf_counter() - took, time.process_time() - spent
     counted = EnergyHour.objects.aggregate(all=Sum("counter_j"))["all"]
     span_s = STEP_S * (SAMPLES - 1)

@@ -95,13 +95,13 @@ class Room:
     def start_jobs(self) -> None:
         from jobs.models import Attempt, Node
         from scheduling.clusters.connections import connect
-        from scheduling.loops.turn import run_turns
+        from scheduling.loops.turn import run_turn
         from tests import make
 
         def turn_until(done: Callable[[], bool]) -> None:
             began = time.monotonic()
             while not done():
-                run_turns(self.cluster.pk, "bench", connect)
+                run_turn(self.cluster.pk, "bench", connect)
                 assert time.monotonic() - began < 120, "The jobs do not run."
 
         turn_until(lambda: Node.objects.count() == NODES)

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, F, Q, SmallIntegerField, When
 
 from acmeweb.common import outbound_http
-from acmeweb.common.outbound_http import Network
+from acmeweb.common.special_addresses import Network
 from failures.models import Channel, Notice
 from jobs.actions import journal
 from jobs.actions.journal import Author
@@ -25,7 +25,6 @@ MAX_RETRY_DELAY = timedelta(minutes=30)
 FAILING_CHANNEL_PERIOD = timedelta(hours=1)  # how long a channel counts as failing after Acme gave up a message
 
 
-@transaction.atomic
 def add_channel(
     kind: str,
     target: str,
@@ -38,15 +37,14 @@ def add_channel(
 ) -> Channel:
     """Add a channel. Raises InvalidField. A webhook gets a secret, with which its receiver verifies messages."""
     _validate_target(kind, target, allowed)
+    columns = {"team_id": team_id, "kind": kind, "target": target, "scope": scope, "min_gpu_hours": min_gpu_hours}
+    secret = secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else ""
     try:
         with transaction.atomic():
-            row = Channel.objects.create(
-                team_id=team_id, kind=kind, target=target, scope=scope, min_gpu_hours=min_gpu_hours,
-                secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
-            )  # fmt: skip
+            row = Channel.objects.create(**columns, secret=secret, created_by=author.by)
+            journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
     except IntegrityError:
         raise InvalidField("target", "already has a channel") from None
-    journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
     return row
 
 
@@ -112,15 +110,17 @@ def failing_channels(now: datetime) -> set[int]:
 
 
 def claim(now: datetime, *, deprioritized: Collection[int] = (), excluded: Collection[int] = ()) -> Notice | None:
-    """Claim the message that is due longest. Channels in `deprioritized` come after all others."""
+    """Claim the next message and the time of its channel. Channels take turns: the one that was called longest ago is
+    next, with the message that is due longest. Channels in `deprioritized` come after all others."""
     place = Case(When(channel__in=deprioritized, then=1), default=0, output_field=SmallIntegerField())
-    order = (place, "due_at") if deprioritized else ("due_at",)
+    order = (*((place,) if deprioritized else ()), F("channel__called_at").asc(nulls_first=True), "due_at", "pk")
     with transaction.atomic():
         due = Notice.objects.open().filter(due_at__lte=now, channel__is_enabled=True).exclude(channel__in=excluded)
         row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
         if row is None:
             return None
         Notice.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
+        Channel.objects.filter(pk=row.channel_id).update(called_at=now)
     return Notice.objects.select_related("channel__team", "incident__cluster").get(pk=row.pk)
 
 

@@ -1,14 +1,17 @@
 """Notify: sends one message per incident and channel, and an update whenever the incident changes.
 
 Eligible rows     Incidents that changed within the last hour, for each channel whose team they affect (or of every
-                  team) and whose filters they match; then messages that are due, longest first.
+                  team) and whose filters they match; then messages that are due. Channels take turns: the one that
+                  was called longest ago is next, with the message that is due longest.
 What a turn does  Stores a hash of the message to send, claims one message at a time (counted, with a lease), sends it
                   outside a transaction, and stores the hash as sent. Failing channels come last, and a channel that
-                  fails is skipped for the rest of the turn, so that it does not delay the others.
+                  fails is skipped for the rest of the turn, so that it does not delay the others by more than the
+                  deadline of one call.
 Failure story     After a kill between sending and storing, the message is sent again with the same id and number, so
                   that receivers can detect the duplicate. An unreachable receiver is retried ten times with increasing
-                  delays. Two workers never send one message: it is skipped while locked and due later once claimed. A
-                  second run sends nothing, because the hashes are equal.
+                  delays; one that is called when the task reaches its time limit has failed too. Two workers never send
+                  one message: it is skipped while locked and due later once claimed. A second run sends nothing,
+                  because the hashes are equal.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from failures.actions.decisions import decision_summary
 from failures.models import Channel, Decision, Incident, Notice
 from failures.notices import delivery, messages
 from failures.notices.messages import IncidentMessage
+from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Job, clock
 
 log = logging.getLogger(__name__)
@@ -120,6 +124,9 @@ def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
         incident = _with_message_relations(Incident.objects.all()).get(pk=row.incident_id)
         message = build_message(incident, row.channel.team_id)
         send(row, message)
+    except TimeLimitExceeded:
+        notice_actions.mark_failed(row, "The receiver did not respond before the time limit of the loop.", now)
+        raise
     except Exception as error:
         is_ours = not isinstance(error, delivery.DELIVERY_ERRORS)
         log.warning("The notice %s was not sent: %s", row, error, exc_info=is_ours)

@@ -35,6 +35,7 @@ class Channel(models.Model):
     is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.CharField(max_length=150, blank=True, editable=False)
+    called_at = models.DateTimeField(null=True, editable=False, help_text="When a message to it was last tried.")
 
     class Meta:
         ordering = ["id"]

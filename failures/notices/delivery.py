@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage
 
 from acmeweb.common import outbound_http
+from acmeweb.common.http_client import prepare_call
 from failures.models import Channel
 from failures.notices import messages
 from failures.notices.messages import IncidentMessage
@@ -23,7 +24,7 @@ class DeliveryError(Exception):
         self.status = status
 
 
-DELIVERY_ERRORS = (DeliveryError, outbound_http.ForbiddenUrl, httpx.HTTPError, httpx.InvalidURL, OSError)
+DELIVERY_ERRORS = (DeliveryError, *outbound_http.CALL_ERRORS)
 
 
 def send(channel: Channel, message: IncidentMessage, *, update: int = 0, delivery: str) -> None:
@@ -41,14 +42,9 @@ def send(channel: Channel, message: IncidentMessage, *, update: int = 0, deliver
 
 def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
     headers = {"Content-Type": "application/json", **headers}
-    # Only the status is read: the body of the response might never end
-    with (
-        outbound_http.client(settings.ACME_WEBHOOK_NETWORKS) as client,
-        client.stream("POST", target, content=body, headers=headers) as response,
-    ):
-        pass
-    if response.status_code // 100 != 2:
-        raise DeliveryError(f"the receiver returned HTTP status {response.status_code}", response.status_code)
+    status = outbound_http.post(target, body, headers, settings.ACME_WEBHOOK_NETWORKS)
+    if status // 100 != 2:
+        raise DeliveryError(f"the receiver returned HTTP status {status}", status)
 
 
 def _send_mail(channel: Channel, message: IncidentMessage, update: int) -> None:
@@ -57,6 +53,7 @@ def _send_mail(channel: Channel, message: IncidentMessage, update: int) -> None:
         raise DeliveryError("no mail server is configured (ACME_MAIL_URL)")
     thread = f"<incident-{message.incident}.{channel.pk}@{settings.ACME_MAIL_FROM.rpartition('@')[2]}>"
     headers = {"In-Reply-To": thread, "References": thread} if update else {"Message-ID": thread}
+    prepare_call()
     EmailMessage(
         message.subject, "\n".join(message.lines), settings.ACME_MAIL_FROM, [channel.target], headers=headers
     ).send()

@@ -26,9 +26,11 @@ from jobs.core.spec import InvalidField
 from jobs.models import Event, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages.settings import printable_text
+from jobs.rest.throttle import is_within_limit
 from jobs.web.form_fields import limit_to_administered_teams
 
 MAX_NOTICES, MAX_CHANGES = 10, 20
+MAX_TEST_MESSAGES = 5  # per minute for each user and each team: a test keeps a thread of the server for up to 10 s
 SCOPE_LABELS = {
     "": "all incidents",
     IncidentScope.NODE: "faulty nodes only",
@@ -192,12 +194,20 @@ def _render_channel(
     return render(request, "settings/channel.html", context, status=422 if form else 200)
 
 
+def _send_test_message(request: HttpRequest, row: Channel) -> delivery.ChannelTestResult:
+    for name, number in {"user": request.user.pk, "team": row.team_id}.items():
+        if number and not is_within_limit(f"test-messages:{name}:{number}", MAX_TEST_MESSAGES):
+            says = f"At most {MAX_TEST_MESSAGES} test messages are sent per {name} and minute."
+            return delivery.ChannelTestResult(good=False, says=says, advice="Try again in a minute.")
+    return delivery.send_test_message(row)
+
+
 @require_POST
 def channel_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     row, author = _get_channel(request, number), Author.of(request)
     match verb:
         case "test":
-            return _render_channel(request, row, test_result=delivery.send_test_message(row))
+            return _render_channel(request, row, test_result=_send_test_message(request, row))
         case "on" | "off":
             notice_actions.switch_channel(row, verb == "on", author=author)
             messages.success(request, f"The channel is {verb}.")

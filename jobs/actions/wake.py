@@ -1,7 +1,7 @@
-"""Requests early turns of the loops. Turns run every second anyway; this only reduces latency.
+"""Requests early runs of loops. They run every second or two anyway; this only reduces latency.
 
-The request is stored in the cluster's row, so it survives a broker outage, and a running turn checks it before
-finishing. Loops are requested by name, because `jobs` must not import the scheduler.
+The request is stored in the loop's row, so a loop that is running runs once more. Loops are requested by name, because
+`jobs` must not import the scheduler.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from django.db import Error, connections, transaction
-from django.db.models.functions import Now
 
 from acmeweb.common import wakeups
-from jobs.models import Cluster, Loop
+from jobs.models import Loop
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +23,7 @@ DEBOUNCE_S = 0.2  # a turn costs more than the submissions that request it
 
 
 def request_turn(cluster_id: int) -> None:
-    """Request an early scheduling turn of the cluster."""
-    Cluster.objects.filter(pk=cluster_id).update(turn_requested_at=Now())
-    # After the commit, because a turn that starts earlier would not see the change
+    """Request an early scheduling turn of the cluster after the commit: an earlier one would not see the change."""
     transaction.on_commit(partial(request_loop, "turn", cluster_id), robust=True)
 
 

@@ -69,7 +69,6 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
         "last_response_long",
         "last_error",
         "unreadable_text",
-        "turn_request",
         "created_time",
     )
     fieldsets = (
@@ -99,7 +98,6 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
                     "last_response_long",
                     "last_error",
                     "unreadable_text",
-                    "turn_request",
                     "created_time",
                 )
             },
@@ -139,10 +137,6 @@ class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
     @admin.display(description="last response")
     def last_response_long(self, cluster: Cluster) -> str:
         return formatting.exact_and_relative_time(cluster.last_contact_at)
-
-    @admin.display(description="scheduling turn requested")
-    def turn_request(self, cluster: Cluster) -> str:
-        return formatting.exact_and_relative_time(cluster.turn_requested_at)
 
     @admin.display(description="created")
     def created_time(self, cluster: Cluster) -> str:

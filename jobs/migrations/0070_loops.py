@@ -75,4 +75,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.RemoveField(model_name="cluster", name="turn_requested_at"),
     ]

@@ -441,9 +441,6 @@ class Cluster(models.Model):
     error_since = models.DateTimeField(
         null=True, editable=False, help_text="Time since which its scheduling turns fail."
     )
-    turn_requested_at = models.DateTimeField(
-        null=True, editable=False, help_text="Time of the last request for an early scheduling turn."
-    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = ClusterQuerySet.as_manager()

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 
 from django.db import connection, models
 
+from acmeweb.common.connection_release import keep_connection_for, release_connection_of
+
 # One row per loop, or per loop and cluster. A new row is due at once.
 ADD_LOOPS_SQL = """
 INSERT INTO jobs_loop (key, name, cluster_id, term, due_at, created_at, holder, last_error)
@@ -86,6 +88,10 @@ class ClaimedLoop:
     due_at: datetime
     abandoned_at: datetime | None
 
+    @property
+    def key(self) -> str:
+        return f"loop {self.id}"
+
 
 class Loop(models.Model):
     """One loop of a cluster or of the installation, as scheduled and as last run.
@@ -134,7 +140,9 @@ class Loop(models.Model):
         if row is None:
             return None
         names = ("id", "name", "cluster_id", "term", "began_at", "due_at", "abandoned_at")
-        return ClaimedLoop(**dict(zip(names, row, strict=True)))
+        claim = ClaimedLoop(**dict(zip(names, row, strict=True)))
+        keep_connection_for(claim.key)
+        return claim
 
     @classmethod
     def finish(cls, claim: ClaimedLoop, every: timedelta, error: str = "") -> bool:
@@ -142,7 +150,9 @@ class Loop(models.Model):
         values = {"id": claim.id, "term": claim.term, "every": every, "error": error}
         with connection.cursor() as cursor:
             cursor.execute(FINISH_LOOP_SQL, values)
-            return cursor.rowcount == 1
+            is_ours = cursor.rowcount == 1
+        release_connection_of(claim.key)
+        return is_ours
 
     @classmethod
     def request(cls, name: str, cluster_id: int | None = None) -> None:

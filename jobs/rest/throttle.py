@@ -29,10 +29,15 @@ class PerUserThrottle(BaseThrottle):
     def allow_request(self, request: Any, view: Any) -> bool:
         if request.user is None:
             return True  # authentication refuses the request afterwards
-        return counter.count(f"api:{self.name}{request.user.pk}", WINDOW_S) <= self.most
+        return is_within_limit(f"{self.name}{request.user.pk}", self.most)
 
     def wait(self) -> float:
         return seconds_until_next_window(WINDOW_S)
+
+
+def is_within_limit(what: str, most: int) -> bool:
+    """Count one event and return whether there were at most so many in the current window."""
+    return counter.count(f"api:{what}", WINDOW_S) <= most
 
 
 def users_within_limit(user_ids: Iterable[int]) -> set[int]:

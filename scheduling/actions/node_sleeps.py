@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import F
 
 from acmeweb.common import live
 from failures.actions import incidents as incident_actions
@@ -141,7 +142,9 @@ def wake_for_jobs(nodes: Iterable[int], *, author: Author, now: datetime) -> int
 def repeat_wake(sleep: NodeSleep, now: datetime) -> None:
     """Wake the node again: the cluster reports it as asleep although it accepted the wake-up."""
     _queue_power_command(sleep, ClusterCommandKind.WAKE, sleep.wake_why)
-    NodeSleep.objects.filter(pk=sleep.pk, state=NodeSleepState.WAKING).update(called_at=None, call_due_at=now)
+    NodeSleep.objects.filter(pk=sleep.pk, state=NodeSleepState.WAKING).update(
+        called_at=None, call_due_at=now, wake_repeats=F("wake_repeats") + 1
+    )
 
 
 def record_asleep(sleep: NodeSleep, now: datetime) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline, ResponseTooLarge
 from jobs.core.lifecycle import NodeFlag
 
 from . import dialect
@@ -40,7 +41,6 @@ from .base import (
 from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
 from .freshness import FreshnessChecker, StaleListing
-from .http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
 from .senders import IdentityProvider, SlurmIdentity
 from .slurm_advice import connection_advice
@@ -49,6 +49,9 @@ from .slurm_log import state_in_log
 T = TypeVar("T")
 
 SUBMIT_CONNECTIONS = 8  # slurmrestd has 20 threads by default and serves other clients too
+# Slurm keeps 10,000 jobs by default (MaxJobCount). With 26 KB each, as in listings of 24.11, they have 248 MiB. Each
+# process that lists jobs needs a multiple of it to parse them
+MAX_LISTING_BYTES = 256 << 20
 ACCOUNTING_RETRY_S = 300.0  # wait before checking again whether a cluster has accounting
 
 # Rejections that say nothing about the request itself: an expired token or a rate limit must not fail a job.
@@ -83,6 +86,7 @@ class SlurmBackend:
         api: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         senders: IdentityProvider | None = None,
+        largest: int = MAX_LISTING_BYTES,
     ) -> None:
         if api and api not in DIALECTS:
             raise ValueError(f"api: {api!r} is not one of {', '.join(DIALECTS)}")
@@ -94,7 +98,8 @@ class SlurmBackend:
         self._senders, self._confirmed_users = senders, set[str]()
         self._freshness = FreshnessChecker(monotonic)
         self._no_accounting_until = monotonic()
-        self._client = HttpClient(address, SlurmIdentity(user=user, token=token).headers if token else {})
+        headers = SlurmIdentity(user=user, token=token).headers if token else {}
+        self._client = HttpClient(address, headers, largest=largest)
 
     def ping(self) -> PingReply:
         deadline = self._new_deadline()
@@ -398,6 +403,8 @@ class SlurmBackend:
     def _error_text(self, error: httpx.HTTPError) -> str:
         if isinstance(error, httpx.TimeoutException):
             return f"no complete response within {self._timeout_s:g} s"
+        if isinstance(error, ResponseTooLarge):
+            return f"{error}, the size of about 10,000 jobs; lower MaxJobCount or MinJobAge in slurm.conf"
         return str(error) or type(error).__name__
 
     def _check_response(self, response: httpx.Response) -> object:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from acmeweb.common.http_client import fetch_text
+
 from .base import ClusterUnreachable
-from .http_client import fetch_text
 
 GpuPlace = tuple[str, int, int]  # node, GPU, MIG slice
 WHOLE = -1  # the place of a GPU's slice, for the GPU itself
 MAX_INSTANCE_DIGITS = 4
-MAX_PAGE_BYTES = 64 << 20
+MAX_PAGE_BYTES = 64 << 20  # 16,000 GPUs with 20 lines of 200 bytes
 SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?\d+))?\s*$")
 LABEL_PATTERN = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}

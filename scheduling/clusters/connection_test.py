@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from acmeweb.common import outbound_http
-from acmeweb.common.outbound_http import Resolve
+from acmeweb.common import http_client
+from acmeweb.common.http_client import Resolve
+from acmeweb.common.special_addresses import is_metadata_service
 from jobs.logs import log_files, storage
 from jobs.logs.allowed_paths import (
     AllowedPaths,
@@ -88,7 +89,7 @@ def run_test_steps(
     *,
     open_: OpenBackend = open_backend,
     read_: ReadTelemetry = read_exporter,
-    resolve: Resolve = outbound_http.resolve,
+    resolve: Resolve = http_client.resolve,
     allowed: AllowedPaths | None = None,
     timeout_s: float = CONNECTION_TEST_TIMEOUT_S,
 ) -> list[ConnectionTestStep]:
@@ -226,7 +227,7 @@ def _check_tcp(host: str, port: int, kind: ClusterKind, resolve: Resolve, timeou
 
 def _refuse_metadata_service(host: str, addresses: Sequence[str]) -> None:
     """Refuse addresses of a cloud's metadata service, which would hand out this machine's credentials."""
-    if any(map(outbound_http.is_metadata_service, addresses)):
+    if any(map(is_metadata_service, addresses)):
         raise ConnectionTestFailure(
             f"{host} is the metadata service of this machine.", "Use the host on which slurmrestd runs."
         )

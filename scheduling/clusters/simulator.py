@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
+from acmeweb.common.http_client import HttpClient, RequestDeadline
 from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import BackendError
-from scheduling.backends.http_client import HttpClient, RequestDeadline
 from scheduling.backends.kubernetes.api_client import ApiClient
 from scheduling.backends.kubernetes.api_errors import CommandRefused
 from scheduling.backends.kubernetes.connection.access import parse_address

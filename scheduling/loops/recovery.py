@@ -19,6 +19,8 @@ Failure story     There is one active decision per failed attempt and one row pe
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,17 +56,24 @@ log = logging.getLogger(__name__)
 DECISION_WINDOW = timedelta(hours=1)
 MAX_DECISIONS_PER_TURN = 50
 MAX_DIAGNOSES_PER_TURN = 500  # more than decisions, because some may fail to be decided
+DECIDE_BUDGET_S, CARRY_OUT_BUDGET_S = 10.0, 15.0  # together well below the time limit of the loop
 MAX_STEP_ERRORS = 5
 STEP_RETRY_INTERVAL = timedelta(seconds=2)
 IDLE_NODE_WAIT = timedelta(seconds=30)
 TEST_CLEARED_CAUSES = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
 
-def decide_and_recover_once(now: datetime, *, most: int = MAX_DECISIONS_PER_TURN) -> int:
-    """Return how many decisions were made or advanced; at most `most` of each kind."""
-    done = _decide_diagnoses(now, most) + _decide_anomalies(now, most)
+def decide_and_recover_once(
+    now: datetime, *, most: int = MAX_DECISIONS_PER_TURN, monotonic: Callable[[], float] = time.monotonic
+) -> int:
+    """Return how many decisions were made or advanced; at most `most` of each kind, and those that fit in the time."""
+    ends_at = monotonic() + DECIDE_BUDGET_S
+    done = _decide_diagnoses(now, most, lambda: monotonic() < ends_at) + _decide_anomalies(now, most)
     due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster", "anomaly").order_by("due_at")
+    ends_at = monotonic() + CARRY_OUT_BUDGET_S
     for decision in due[:most]:
+        if monotonic() >= ends_at:
+            break
         done += _carry_out_isolated(decision, now)
     done += decision_actions.expire_proposals(now)
     return done
@@ -73,13 +82,16 @@ def decide_and_recover_once(now: datetime, *, most: int = MAX_DECISIONS_PER_TURN
 # --- decide
 
 
-def _decide_diagnoses(now: datetime, most: int) -> int:
+def _decide_diagnoses(now: datetime, most: int, has_time: Callable[[], bool]) -> int:
     done, seen = 0, set[int]()
     while len(seen) < MAX_DIAGNOSES_PER_TURN and (
         rows := _undecided_diagnoses(now).exclude(pk__in=seen)[: most - done]
     ):
-        seen.update(row.pk for row in rows)
-        done += sum(_decide_row(row, now) for row in rows)
+        for row in rows:
+            if not has_time():
+                return done
+            seen.add(row.pk)
+            done += _decide_row(row, now)
     return done
 
 

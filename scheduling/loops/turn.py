@@ -56,7 +56,6 @@ from scheduling.models import ClusterEndpoint, Lease
 log = logging.getLogger(__name__)
 
 TURN_LEASE = timedelta(seconds=30)
-MAX_CONSECUTIVE_TURNS = 20
 
 
 class ClusterConfigError(Exception):
@@ -87,39 +86,34 @@ Connect = Callable[[Cluster], Backend]
 Ping = Callable[[Cluster, float], None]
 
 
-def run_turns(
+def run_turn(
     cluster_id: int,
     holder: str,
     connect: Connect,
     ping: Ping = connections.ping,
     monotonic: Callable[[], float] = time.monotonic,
-) -> int:
-    """Run turns until no more are requested. Return their number; 0 if another worker holds the lease. Requests made
-    during a turn are merged into the next one.
+) -> bool:
+    """Run one turn under the cluster's lease. Return False if another worker holds it, or the cluster is not called.
 
     `ping` probes, with a timeout in seconds, a cluster whose circuit is open.
     """
     name = f"cluster:{cluster_id}"
     acquired = Lease.take(name, holder, TURN_LEASE)
     if acquired is None:
-        return 0
+        return False
     lease = TurnLease(name=name, term=acquired.term)
     try:
         # A worker that is only suspended may still send its commands, so they are only released if it is dead
         if acquired.alone:
             claims.release_claims(cluster_id, clock.now())
-        for done in range(1, MAX_CONSECUTIVE_TURNS + 1):
-            began = clock.now()
-            cluster = Cluster.objects.get(pk=cluster_id)
-            if not _may_call_cluster(cluster, ping, monotonic):
-                return done - 1
-            run_turn_once(cluster, connect, lease, began)
-            if not Cluster.objects.filter(pk=cluster_id, turn_requested_at__gt=began).exists():
-                return done
-        return MAX_CONSECUTIVE_TURNS
+        cluster = Cluster.objects.get(pk=cluster_id)
+        if not _may_call_cluster(cluster, ping, monotonic):
+            return False
+        run_turn_once(cluster, connect, lease, clock.now())
+        return True
     except LeaseLost as error:
         log.warning("%s", error)
-        return 0
+        return False
     finally:
         Lease.release(name, acquired.term)
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 from django.db import connection, models, transaction
 
+from acmeweb.common.connection_release import keep_connection_for, release_connection_of
+
 # A database session ends with its process, because the kernel closes the socket. A session's pid may be reused, so its
 # start time is compared too. If the role may not see the start time of other sessions, the session counts as alive:
 # waiting for the lease to expire is always safe.
@@ -39,8 +41,9 @@ class Lease(models.Model):
     The lease only saves work. Correctness comes from guarded writes and from `holds_term()` inside the transaction of
     each decision: a worker that was suspended past the end of its lease cannot commit decisions. If the database
     session of a holder is gone, the holder is dead and the lease is free at once; a suspended holder keeps its
-    session, and its lease expires. Behind a connection pooler that shares sessions, a dead holder may be detected late
-    (then the lease has to expire) or a live one may look dead (then the term fences it off).
+    session, and its lease expires. So a thread that has taken a lease keeps its database connection during calls.
+    Behind a connection pooler that shares sessions, a dead holder may be detected late (then the lease has to expire)
+    or a live one may look dead (then the term fences it off).
     """
 
     name = models.CharField(max_length=80, unique=True)
@@ -67,7 +70,9 @@ class Lease(models.Model):
             if runs and lives:
                 return None
             cursor.execute(TAKE_LEASE_SQL, [holder, ttl, name])
-            return AcquiredLease(term=cursor.fetchone()[0], alone=not lives)
+            acquired = AcquiredLease(term=cursor.fetchone()[0], alone=not lives)
+        keep_connection_for(name)
+        return acquired
 
     @classmethod
     def holds_term(cls, name: str, term: int) -> bool:
@@ -94,6 +99,7 @@ class Lease(models.Model):
 
     @classmethod
     def release(cls, name: str, term: int) -> None:
+        release_connection_of(name)
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE scheduling_lease SET expires_at = clock_timestamp(), session = NULL, session_began = NULL"

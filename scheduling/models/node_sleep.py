@@ -63,6 +63,9 @@ class NodeSleep(models.Model):
     closed_at = models.DateTimeField(null=True, help_text="When it had booted, or the sleep ended otherwise.")
     called_at = models.DateTimeField(null=True, help_text="When the webhook accepted the last change.")
     call_due_at = models.DateTimeField(db_default=Now(), help_text="Earliest time of the next try of the webhook.")
+    wake_repeats = models.PositiveIntegerField(
+        db_default=0, default=0, help_text="How often its wake-up was requested again."
+    )
     last_error = models.TextField(blank=True, help_text="Why the webhook or the cluster did not accept the change.")
 
     objects = NodeSleepQuerySet.as_manager()

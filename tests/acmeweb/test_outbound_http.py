@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx
 import pytest
+from django.db import connections, transaction
 
-from acmeweb.common.outbound_http import ForbiddenUrl, GuardedTransport, check_url
+from acmeweb.common import outbound_http
+from acmeweb.common.http_client import HttpClient, RequestDeadline
+from acmeweb.common.outbound_http import ForbiddenUrl, check_url
+from jobs.models import Team
+from tests.backends import hostile
+from tests.backends.hostile import HEAD, read_request, serving
+from tests.patience import PATIENCE_S
 
 OPEN = "93.184.215.14"
 
@@ -82,28 +92,125 @@ def test_unresolvable_name_is_refused():
         check_url("https://nowhere.example/", resolve=nobody)
 
 
+# --- calls
+
+HERE = (ipaddress.ip_network("127.0.0.0/8"),)
+
+
+def answering(status, received):
+    def conversation(connection, over):
+        received.append(read_request(connection).decode())
+        connection.sendall(f"HTTP/1.1 {status}\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n".encode())
+
+    return conversation
+
+
 def test_request_goes_to_the_checked_address_even_if_the_name_changes():
-    answers = [OPEN, "127.0.0.1"]
-    sent = []
+    answers, received = ["127.0.0.1", "169.254.169.254"], []
 
-    def inner(request):
-        sent.append((request.url.host, request.headers["Host"], request.extensions["sni_hostname"]))
-        return httpx.Response(302, headers={"Location": "http://127.0.0.1/"})
+    def resolve(host, port):
+        return [answers.pop(0)]
 
-    transport = GuardedTransport(resolve=lambda host, port: [answers.pop(0)], inner=httpx.MockTransport(inner))
-    with httpx.Client(transport=transport) as client:
-        assert client.post("https://hook.example.org/x").status_code == 302
-        with pytest.raises(ForbiddenUrl):
-            client.post("https://hook.example.org/x")
+    with serving(answering("204 No Content", received)) as address:
+        url = f"http://hook.example.org:{address.rpartition(':')[2]}/x"
+        assert outbound_http.post(url, b"{}", {}, HERE, resolve=resolve) == 204
+        with pytest.raises(ForbiddenUrl, match="leads to 169"):
+            outbound_http.post(url, b"{}", {}, HERE, resolve=resolve)
 
-    assert sent == [(OPEN, "hook.example.org", "hook.example.org")]
+    [request] = received
+    assert "host: hook.example.org:" in request.lower()
 
 
-def test_redirect_to_an_internal_address_is_refused():
-    def inner(request):
-        return httpx.Response(302, headers={"Location": "http://127.0.0.1:9/"})
+def test_redirect_is_not_followed():
+    received = []
 
-    hosts = {"hook.example.org": OPEN, "127.0.0.1": "127.0.0.1"}
-    transport = GuardedTransport(resolve=lambda host, port: [hosts[host]], inner=httpx.MockTransport(inner))
-    with httpx.Client(transport=transport, follow_redirects=True) as client, pytest.raises(ForbiddenUrl):
-        client.get("https://hook.example.org/")
+    with serving(answering("302 Found", received)) as address:
+        assert outbound_http.post(address, b"{}", {}, HERE) == 302
+
+    assert len(received) == 1
+
+
+def test_network_that_is_not_allowed_is_not_called():
+    received = []
+
+    with serving(answering("204 No Content", received)) as address, pytest.raises(ForbiddenUrl):
+        outbound_http.post(address, b"{}", {})
+
+    assert received == []
+
+
+@pytest.mark.parametrize("conversation", [hostile.silent, hostile.deaf, hostile.trickling_headers])
+def test_one_deadline_ends_a_call_however_slowly_the_receiver_answers(conversation):
+    with serving(conversation) as address, pytest.raises(httpx.TimeoutException):
+        outbound_http.post(address, b"x" * (32 << 20), {}, HERE, timeout_s=0.3)
+
+
+def test_status_is_enough_if_the_body_never_ends():
+    with serving(hostile.trickling) as address:
+        assert outbound_http.post(address, b"{}", {}, HERE) == 200
+
+
+def test_deadline_covers_name_resolution():
+    over = threading.Event()
+
+    def hang(host, port):
+        over.wait()
+        return []
+
+    try:
+        with pytest.raises(httpx.ConnectTimeout, match="not resolved in time"):
+            outbound_http.post("http://hook.example.org/", b"{}", {}, timeout_s=0.1, resolve=hang)
+    finally:
+        over.set()
+
+
+def test_name_that_cannot_be_resolved_is_a_failed_connection():
+    def nobody(host, port):
+        raise OSError("unknown")
+
+    with pytest.raises(httpx.ConnectError, match=r"hook.example.org cannot be resolved"):
+        outbound_http.post("http://hook.example.org/", b"{}", {}, resolve=nobody)
+
+
+# --- the database
+
+
+def call_webhook(address):
+    outbound_http.post(address, b"{}", {}, HERE)
+
+
+def call_cluster(address):
+    with closing(HttpClient(address, {})) as client:
+        client.request("GET", "/", RequestDeadline(PATIENCE_S))
+
+
+def connections_during(call):
+    """The database connections of a thread while it waits for a response. It uses the database before and after."""
+    caller, found = [], []
+
+    def conversation(connection, over):
+        read_request(connection)
+        found.append(caller[0].connection)
+        connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+
+    def work(address):
+        caller.append(connections["default"])
+        Team.objects.count()
+        call(address)
+        Team.objects.count()
+        connections.close_all()
+
+    with serving(conversation) as address, ThreadPoolExecutor(1) as executor:
+        executor.submit(work, address).result()
+    return found
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("call", [call_webhook, call_cluster])
+def test_call_holds_no_database_connection(call):
+    assert connections_during(call) == [None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_open_transaction_keeps_its_connection():
+    assert connections_during(transaction.atomic(call_webhook)) != [None]

@@ -10,11 +10,12 @@ from contextlib import closing
 import httpx
 import pytest
 
+from acmeweb.common.http_client import DeadlineTransport, HttpClient, RequestDeadline, ResponseTooLarge, open_socket
 from scheduling.backends import telemetry
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from scheduling.backends.http_client import HttpClient, RequestDeadline, ResponseTooLarge
 from scheduling.backends.kubernetes.watch_stream import WatchStream
 from scheduling.backends.opening import open_backend
+from scheduling.backends.slurm import SlurmBackend
 from tests.backends import hostile
 from tests.backends.hostile import HEAD, read_request, serving
 from tests.backends.test_dialect import submission
@@ -129,6 +130,16 @@ def test_response_over_the_size_limit_is_rejected():
         client.request("GET", "/", RequestDeadline(PATIENCE_S))
 
 
+def test_listing_over_the_size_limit_makes_the_cluster_unreachable_with_advice():
+    """The size is counted: the response does not say how large it is."""
+    with (
+        serving(hostile.endless_body) as address,
+        closing(SlurmBackend(address, api="v0.0.42", timeout_s=PATIENCE_S, largest=1 << 20)) as backend,
+        pytest.raises(ClusterUnreachable, match=r"larger than 1 MiB.* lower MaxJobCount"),
+    ):
+        backend.jobs()
+
+
 def test_nothing_is_sent_after_the_deadline():
     with (
         serving(hostile.silent) as address,
@@ -136,6 +147,24 @@ def test_nothing_is_sent_after_the_deadline():
         pytest.raises(httpx.PoolTimeout),
     ):
         client.request("POST", "/", RequestDeadline(0.0))
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "168.63.129.16"])
+def test_no_client_of_a_loop_calls_a_metadata_service(host):
+    with backend_of(f"http://{host}") as backend, pytest.raises(ClusterUnreachable, match="metadata service"):
+        backend.nodes()
+    with pytest.raises(ClusterUnreachable, match="metadata service"):
+        telemetry.read_exporter(f"http://{host}/metrics", timeout_s=SHORT_S)
+    with pytest.raises(OSError, match="metadata service"):
+        open_socket(host.strip("[]"), 443, RequestDeadline(SHORT_S))
+
+
+def test_name_of_a_metadata_service_is_refused_when_it_is_resolved():
+    transport = DeadlineTransport(resolve=lambda host, port: ["127.0.0.1", "169.254.169.254"])
+    extensions = {"deadline": RequestDeadline(PATIENCE_S).at}
+
+    with httpx.Client(transport=transport) as client, pytest.raises(httpx.ConnectError, match="metadata service"):
+        client.get("http://slurm.example/", extensions=extensions)
 
 
 def test_unix_socket_without_a_response_is_unreachable(tmp_path):

@@ -11,7 +11,7 @@ from jobs.models import Attempt, ClusterCommand, Job, Node, clock
 from scheduling.backends.opening import open_backend
 from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.observe.outcomes import find_outcomes_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
@@ -37,7 +37,7 @@ def cluster(slurm):
 
 
 def run_loops(cluster, backend):
-    run_turns(cluster.pk, "test", lambda row: backend)
+    run_turn(cluster.pk, "test", lambda row: backend)
 
 
 def accepted_jobs(cluster, backend, *commands):

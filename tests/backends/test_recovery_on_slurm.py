@@ -23,7 +23,7 @@ from jobs.models import Attempt, Checkpoint, Job, Node, clock
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import NodeTest
 from tests import make
 from tests.backends.real_slurm import RealSlurm, started_or_skipped
@@ -103,7 +103,7 @@ def test_training_continues_on_other_nodes_from_its_checkpoint_after_a_node_fail
     recovery_actions.set_recovery_mode("act", author=make.LOOP)
 
     def look():
-        run_turns(cluster.pk, "test", lambda row: backend)
+        run_turn(cluster.pk, "test", lambda row: backend)
         diagnose_once(clock.now())
         decide_and_recover_once(clock.now())
 
@@ -154,7 +154,7 @@ def _stop(cluster, backend: Backend, job: Job) -> None:
     job_actions.cancel(job, author=make.author())
 
     def ended():
-        run_turns(cluster.pk, "test", lambda row: backend)
+        run_turn(cluster.pk, "test", lambda row: backend)
         return not Attempt.objects.filter(job=job, ended_at=None).exists()
 
     until(ended, what="the end of the job")

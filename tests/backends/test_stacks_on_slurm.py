@@ -19,7 +19,7 @@ from failures.models import Incident, StackDump
 from jobs.actions import jobs as job_actions
 from jobs.models import Attempt, ClusterCommand, Node, clock
 from scheduling.backends.opening import open_backend
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
@@ -54,7 +54,7 @@ def test_ranks_of_a_hanging_job_print_their_stacks_and_survive(slurm, backend, l
     cluster = make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
 
     def run_loops():
-        run_turns(cluster.pk, "test", lambda row: backend)
+        run_turn(cluster.pk, "test", lambda row: backend)
 
     def run_loops_until(condition, what):
         return until(lambda: run_loops() or condition(), what=what)

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.core.lifecycle import NodeState, State
 from jobs.models import Allocation, Attempt, Cluster, Job, Node, TeamRole, clock
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from tests import make
 from tests.jobs.api import api_make
 
@@ -18,12 +18,12 @@ def seren(cluster, slurm):
     """A cluster whose nodes have 8 shards per GPU, as its first report says."""
     slurm.machines = {name: replace(node, gpu_shards=64) for name, node in slurm.machines.items()}
     Cluster.objects.update(gpu_share_kinds=["evaluation"])
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
     return Cluster.objects.get()
 
 
 def turn(seren, slurm):
-    run_turns(seren.pk, "me", lambda _: slurm)
+    run_turn(seren.pk, "me", lambda _: slurm)
 
 
 def started(job, slurm, gpu):

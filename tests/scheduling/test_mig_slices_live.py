@@ -11,7 +11,7 @@ from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Quota, S
 from scheduling.backends.kubernetes.pod_objects import attempt_name
 from scheduling.backends.telemetry import ExporterPage, GpuReading
 from scheduling.loops.telemetry import write_samples_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from tests import make
 from tests.jobs.api import api_make
 
@@ -31,7 +31,7 @@ def seren(cluster, slurm):
 
 
 def turn(cluster, slurm):
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
 
 def slice_job(cluster, profile="1g.10gb", **fields):

@@ -14,14 +14,15 @@ from urllib.parse import urlencode
 
 import httpx
 
+from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
+
 from ..base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ..http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline
 from .api_errors import ApiRefusal, command_error
 from .connection.access import Connection, KubernetesAddress, ReadFile, load_connection
 from .fields import mappings_at, text_at
 from .watch_stream import WatchStream
 
-PAGE_SIZE = 500  # as kubectl
+PAGE_SIZE = 500  # as kubectl; objects may have 128 KiB on average until a page exceeds MAX_RESPONSE_BYTES
 WATCH_S = 280  # the server ends the watch then, before anything in between does
 WATCH_GRACE_S = 20
 MAX_ERROR_BYTES = 64 << 10

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ..base import BackendError, ClusterUnreachable
-from ..http_client import RequestDeadline
 from .api_client import ApiClient
 from .api_errors import ApiRefusal
 from .cache import GONE, ObjectCache, ReducedObject, ResourceVersionExpired, WatchFailed

@@ -14,8 +14,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ..base import ClusterUnreachable
-from ..http_client import RequestDeadline
 from .api_client import ApiClient
 from .api_errors import FORBIDDEN, NOT_FOUND, ApiRefusal
 from .cache import CacheIndex, ObjectCache

@@ -15,7 +15,7 @@ from contextlib import closing
 
 import httpx
 
-from ..http_client import HttpClient, RequestDeadline, copy_of_socket, shut_down
+from acmeweb.common.http_client import HttpClient, RequestDeadline, copy_of_socket, shut_down
 
 MAX_WAITING_BYTES = 64 << 20
 MAX_LINE_BYTES = 16 << 20  # an object has at most 1.5 MiB in etcd, but JSON is larger

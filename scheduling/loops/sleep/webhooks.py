@@ -1,14 +1,17 @@
-"""Call the site's webhook for nodes that are to be turned off or on.
+"""Call the site's webhook of a cluster for nodes that are to be turned off or on.
 
-Eligible rows     Sleeps that were requested, and wake-ups, on clusters with a webhook that has not accepted their last
-                  change yet; the oldest first. On Kubernetes only after the node was closed for pods.
-What a turn does  Posts one signed message per node, up to a number and a time, and records its acceptance or the
-                  error and the time of the next try. The answer says nothing about the node: whether it sleeps or is
-                  awake is what the cluster reports.
-Failure story     Killed between the call and the record: the webhook is called again with the same delivery id. The
-                  change was replaced meanwhile, as by a job that needs the node: the record is not written, and the
-                  new change is called next. The receiver does not answer: it is called again every half minute, and
-                  a node that is not awake in time is an incident.
+Eligible rows     Sleeps that were requested, and wake-ups, of one cluster with a webhook that has not accepted their
+                  last change yet; wake-ups first, then the oldest. On Kubernetes only after the node was closed for
+                  pods.
+What a turn does  Claims one row at a time (the next try is due half a minute later), posts one signed message, and
+                  records its acceptance or the error. Ends after a number of calls, a time, or the first failure: a
+                  receiver that does not answer is not waited for again. The answer says nothing about the node:
+                  whether it sleeps or is awake is what the cluster reports.
+Failure story     Killed during the call: the webhook is called again when the claim has expired, with the same
+                  delivery id. The change was replaced meanwhile, as by a job that needs the node: the record is not
+                  written, and the new change is called next. The receiver does not answer: it is called again every
+                  half minute, and a node that is not awake in time is an incident. Two workers: a row that one has
+                  claimed is not due for the other.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-import httpx
 from django.conf import settings
+from django.db.models import Case, Count, Max, Q, QuerySet, When
 from django.utils.crypto import salted_hmac
 
 from acmeweb.common import outbound_http
@@ -30,8 +33,8 @@ from scheduling.models import NodeSleep, NodeSleepState
 RETRY_INTERVAL = timedelta(seconds=30)
 MAX_CALLS = 50
 MAX_TURN_S = 20.0
+NO_ANSWER_YET = "The webhook has not answered yet."
 VERBS = {NodeSleepState.REQUESTED: "sleep", NodeSleepState.WAKING: "wake"}
-CALL_ERRORS = (outbound_http.ForbiddenUrl, httpx.HTTPError, httpx.InvalidURL, OSError)
 
 
 def sleep_webhook_secret(cluster: Cluster) -> str:
@@ -39,22 +42,60 @@ def sleep_webhook_secret(cluster: Cluster) -> str:
     return salted_hmac("acme.sleep-webhook", cluster.name, algorithm="sha256").hexdigest()
 
 
-def call_sleep_webhooks_once(now: datetime, monotonic: Callable[[], float] = time.monotonic) -> int:
+def clusters_with_due_webhooks(now: datetime) -> list[int]:
+    """Return the ids of the clusters in the order in which they are to be called: those whose last call failed come
+    last, those with wake-ups before others, and then those that were called longest ago."""
+    waits = Q(state__in=VERBS, called_at=None)
+    due = waits & Q(call_due_at__lte=now)
+    rows = NodeSleep.objects.open().exclude(cluster__sleep_webhook="").order_by().values("cluster")
+    found = rows.annotate(
+        due=Count("pk", filter=due),
+        wake_ups=Count("pk", filter=due & Q(state=NodeSleepState.WAKING)),
+        failures=Count("pk", filter=waits & ~Q(last_error="")),
+        last_called_at=Max("called_at"),
+    ).filter(due__gt=0)
+    longest_ago = datetime.min.replace(tzinfo=UTC)
+    ordered = sorted(
+        found,
+        key=lambda row: (
+            row["failures"] > 0, row["wake_ups"] == 0, row["last_called_at"] or longest_ago, row["cluster"]
+        ),
+    )  # fmt: skip
+    return [row["cluster"] for row in ordered]
+
+
+def call_sleep_webhooks_once(cluster: Cluster, now: datetime, monotonic: Callable[[], float] = time.monotonic) -> int:
     """Return how many calls were accepted."""
-    due = NodeSleep.objects.open().filter(state__in=VERBS, called_at=None, call_due_at__lte=now)
-    rows = due.exclude(cluster__sleep_webhook="").select_related("node", "cluster").order_by("call_due_at", "pk")
+    if not cluster.sleep_webhook:
+        return 0
+    due = NodeSleep.objects.open().filter(cluster=cluster, state__in=VERBS, called_at=None, call_due_at__lte=now)
+    wake_ups_first = Case(When(state=NodeSleepState.WAKING, then=0), default=1)
+    rows = due.select_related("node", "cluster").order_by(wake_ups_first, "call_due_at", "pk")[:MAX_CALLS]
     began, accepted = monotonic(), 0
-    for sleep in rows[:MAX_CALLS]:
-        if monotonic() - began > MAX_TURN_S:
+    for sleep in rows:
+        passed_s = monotonic() - began
+        if passed_s > MAX_TURN_S:
             break
-        if not _is_prepared(sleep):
+        at = now + timedelta(seconds=passed_s)
+        if not _is_prepared(sleep) or not _claim(sleep, at):
             continue
-        error = _call(sleep, now)
-        accepted += not error
-        columns = {"call_due_at": now + RETRY_INTERVAL} if error else {"called_at": now}
-        unchanged = NodeSleep.objects.filter(pk=sleep.pk, state=sleep.state, called_at=None)
-        unchanged.update(last_error=error, **columns)
+        error = _call(sleep, at)
+        _unchanged(sleep).update(last_error=error, called_at=None if error else at)
+        if error:
+            break
+        accepted += 1
     return accepted
+
+
+def _claim(sleep: NodeSleep, at: datetime) -> bool:
+    """Postpone the next try before the call, so that a call that is killed counts as a failed one."""
+    rows = _unchanged(sleep)
+    sleep.call_due_at = at + RETRY_INTERVAL
+    return rows.update(call_due_at=sleep.call_due_at, last_error=NO_ANSWER_YET) == 1
+
+
+def _unchanged(sleep: NodeSleep) -> QuerySet[NodeSleep]:
+    return NodeSleep.objects.filter(pk=sleep.pk, state=sleep.state, called_at=None, call_due_at=sleep.call_due_at)
 
 
 def _is_prepared(sleep: NodeSleep) -> bool:
@@ -66,7 +107,7 @@ def _is_prepared(sleep: NodeSleep) -> bool:
 def _call(sleep: NodeSleep, now: datetime) -> str:
     """Return the error; empty if the message was accepted."""
     verb, cluster = VERBS[NodeSleepState(sleep.state)], sleep.cluster
-    message = {"action": verb, "cluster": cluster.name, "node": sleep.node.name, "id": f"{verb}-{sleep.pk}"}
+    message = {"action": verb, "cluster": cluster.name, "node": sleep.node.name, "id": _delivery_id(sleep, verb)}
     body = json.dumps(message, sort_keys=True).encode()
     headers = {
         "Content-Type": "application/json",
@@ -74,11 +115,13 @@ def _call(sleep: NodeSleep, now: datetime) -> str:
         "Acme-Delivery": message["id"],
     }
     try:
-        with (
-            outbound_http.client(settings.ACME_WEBHOOK_NETWORKS) as client,
-            client.stream("POST", cluster.sleep_webhook, content=body, headers=headers) as response,
-        ):
-            pass  # only the status is read: the body might never end
-    except CALL_ERRORS as error:
-        return f"The webhook was not called: {error or type(error).__name__}."[:500]
-    return "" if response.is_success else f"The webhook returned HTTP status {response.status_code}."
+        status = outbound_http.post(cluster.sleep_webhook, body, headers, settings.ACME_WEBHOOK_NETWORKS)
+    except outbound_http.CALL_ERRORS as error:
+        return f"The webhook was not called: {str(error) or type(error).__name__}."[:500]
+    return "" if status // 100 == 2 else f"The webhook returned HTTP status {status}."
+
+
+def _delivery_id(sleep: NodeSleep, verb: str) -> str:
+    """The same for each try of one change. A wake-up that is requested again is another change."""
+    is_repeated = sleep.state == NodeSleepState.WAKING and sleep.wake_repeats
+    return f"{verb}-{sleep.pk}-{sleep.wake_repeats}" if is_repeated else f"{verb}-{sleep.pk}"

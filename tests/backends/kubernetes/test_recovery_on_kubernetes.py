@@ -24,7 +24,7 @@ from jobs.models import Attempt, Checkpoint, Job, Node, clock
 from scheduling.backends.base import BackendError
 from scheduling.loops.pod_logs import CopyMemory, copy_logs_once
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from tests import make
 from tests.backends.kubernetes.real_kubernetes import pod as foreign_pod
 from tests.backends.kubernetes.real_kubernetes import started_or_skipped
@@ -114,7 +114,7 @@ def test_gang_continues_on_other_nodes_after_its_kubelet_was_killed(
     memory = CopyMemory()
 
     def look():
-        run_turns(cluster.pk, "test", lambda row: backend)
+        run_turn(cluster.pk, "test", lambda row: backend)
         with suppress(BackendError):  # while the API server starts
             copy_logs_once(cluster, backend, clock.now(), memory)
         diagnose_once(clock.now())
@@ -208,7 +208,7 @@ def stop(cluster, backend, job: Job) -> None:
     job_actions.cancel(job, author=make.author())
 
     def ended():
-        run_turns(cluster.pk, "test", lambda row: backend)
+        run_turn(cluster.pk, "test", lambda row: backend)
         return not Attempt.objects.filter(job=job, ended_at=None).exists()
 
     until(ended, what="the end of the job")

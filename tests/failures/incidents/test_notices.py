@@ -183,7 +183,7 @@ def test_invalid_target_does_not_stop_other_channels(tmp_path, settings):
         make.diagnosed(tmp_path)
         assert notify_once(clock.now()) == 1
 
-    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").last_error
+    assert len(got) == 1 and "is not a URL" in Notice.objects.get(sent="").last_error
 
 
 def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path):
@@ -196,7 +196,7 @@ def test_incident_whose_message_fails_does_not_stop_other_incidents(tmp_path):
         assert notify_once(clock.now(), Box()) == 1
 
 
-def test_time_limit_of_the_task_does_not_count_as_a_failed_message(tmp_path):
+def test_time_limit_of_the_task_counts_as_a_failure_of_the_receiver(tmp_path):
     channel()
     make.diagnosed(tmp_path)
 
@@ -205,7 +205,46 @@ def test_time_limit_of_the_task_does_not_count_as_a_failed_message(tmp_path):
 
     with pytest.raises(TimeLimitExceeded):
         notify_once(clock.now(), send)
-    assert Notice.objects.get().failures == 0
+
+    row = Notice.objects.get()
+    assert (row.failures, row.last_error) == (1, "The receiver did not respond before the time limit of the loop.")
+    assert notice_actions.failing_channels(clock.now()) == {row.channel_id}
+
+
+def test_channels_take_turns_however_many_messages_one_has(tmp_path):
+    channel("https://many.example.com")
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path)
+    now, asked = clock.now(), []
+    notify_once(now, Box())
+    channel("https://one.example.com")
+    make.diagnosed(tmp_path, make.STORAGE, on=("seren-002",))
+    Notice.objects.update(sent="", due_at=now)
+    later = now + HOUR / 4
+
+    notify_once(later, lambda row, message: asked.append(row.channel.target.removeprefix("https://")[:3]))
+
+    assert asked[0] == "one" and "man" in asked
+
+
+def test_failing_channels_take_turns(tmp_path):
+    """A turn has the time for a few of them only."""
+    for name in ("a", "b"):
+        channel(f"https://{name}.example.com")
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path)
+    asked, now = [], clock.now()
+    notify_once(now, Box())
+    Notice.objects.update(sent="", due_at=now, last_error="it says nothing")
+    Channel.objects.update(called_at=None)
+
+    for second in range(4):
+        at = now + HOUR / 4 + second * timedelta(seconds=1)
+        row = notice_actions.claim(at, deprioritized=notice_actions.failing_channels(at))
+        asked.append(row.channel.target)
+        notice_actions.mark_failed(row, "it says nothing", at)
+
+    assert asked[0] != asked[1] and asked[0] == asked[2] and asked[1] == asked[3]
 
 
 def test_failing_channel_is_tried_once_per_turn_after_all_others(tmp_path):

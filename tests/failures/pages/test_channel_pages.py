@@ -13,10 +13,12 @@ from django.test import Client
 
 from failures.actions import notices as notice_actions
 from failures.models import Channel
+from failures.pages.channels import MAX_TEST_MESSAGES
 from jobs.actions import recovery as recovery_actions
 from jobs.models import Event, RecoveryMode, clock
 from tests import make
 from tests.failures.make import STORAGE, diagnosed
+from tests.page_text import page_text
 
 pytestmark = pytest.mark.django_db
 
@@ -156,6 +158,34 @@ def test_test_message_is_signed_and_says_that_it_is_a_test(root, settings, recei
     [(headers, body)] = receiver.got
     assert "Test message delivered" in page and b"no action needed" in body
     assert headers["Acme-Signature"].startswith("t=") and headers["Acme-Delivery"] == f"test-{row.pk}"
+
+
+def send_test(browser, row):
+    return page_text(browser.post(f"/settings/notifications/{row.pk}/test/"))
+
+
+# Three times as many messages as are allowed, because a minute may end in between
+
+
+def test_test_messages_of_a_user_are_limited(root, settings):
+    settings.EMAIL_HOST = "mail.example.org"
+    rows = [channel(make.team(name), target=f"{name}@example.org") for name in ("speech", "vision", "robots")]
+
+    pages = [send_test(root, row) for row in rows for _ in range(MAX_TEST_MESSAGES)]
+
+    assert "Test message delivered" in pages[0]
+    assert any("At most 5 test messages are sent per user and minute. <b>Try again" in page for page in pages)
+
+
+def test_test_messages_of_a_team_are_limited(settings):
+    settings.EMAIL_HOST = "mail.example.org"
+    names = ("ada", "ben", "grace")
+    row = channel(make.team("pretraining", **dict.fromkeys(names, "admin")))
+
+    pages = [send_test(browser, row) for browser in map(signed_in, names) for _ in range(MAX_TEST_MESSAGES)]
+
+    assert "Test message delivered" in pages[0]
+    assert any("At most 5 test messages are sent per team and minute. <b>Try again" in page for page in pages)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import submit as submit_actions
 from jobs.core.lifecycle import Flag, State
-from jobs.models import Attempt, Cluster, ClusterCommand, Event, Job, Node, Sample, TeamRole, clock
+from jobs.models import Attempt, ClusterCommand, Event, Job, Loop, Node, Sample, TeamRole, clock
 from jobs.models.event import MAX_STOP_TRIES
 from tests import make
 from tests.page_text import page_text
@@ -460,12 +460,13 @@ def test_cancelling_a_running_job_requests_its_stop(ada):
     assert Flag.SIGNALING in job.flags
 
 
-def test_a_change_requests_a_scheduling_turn(ada):
+def test_a_change_requests_a_scheduling_turn(ada, django_capture_on_commit_callbacks):
     job = submitted(by="ada")
 
-    ada.post(f"/jobs/{job}/cancel/")
+    with django_capture_on_commit_callbacks(execute=True):
+        ada.post(f"/jobs/{job}/cancel/")
 
-    assert Cluster.objects.get().turn_requested_at
+    assert Loop.objects.get().name == "turn"
 
 
 def test_an_action_on_a_finished_job_changes_nothing_and_reports_a_conflict(ada):
@@ -553,7 +554,6 @@ def test_submitting_leads_to_the_page_of_the_job(ada):
     assert job.time_limit == timedelta(days=2)
     assert job.environment == {"A": "1", "B": "x=y"}
     assert job.preemptible
-    assert Cluster.objects.get().turn_requested_at
 
 
 def test_the_command_reaches_the_shell_with_unix_line_ends(ada):

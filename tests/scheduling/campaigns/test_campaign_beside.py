@@ -14,7 +14,7 @@ from scheduling.actions import campaigns as campaign_actions
 from scheduling.evaluation import campaign_requests
 from scheduling.loops.campaigns import coordinate_campaigns_once
 from scheduling.loops.staging import advance_stagings_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import Campaign, Shard
 from tests import make
 from tests.cluster.running import ClusterProcess
@@ -47,7 +47,7 @@ def campaign(cluster: Cluster, datasets: list[dict[str, Any]] = DATASETS) -> Cam
 
 
 def one_turn(row, backend):
-    run_turns(row.pk, "test", lambda _: backend)
+    run_turn(row.pk, "test", lambda _: backend)
     now = clock.now()
     advance_stagings_once(now)
     coordinate_campaigns_once(now)

@@ -16,7 +16,7 @@ from scheduling.backends.opening import open_backend
 from scheduling.evaluation import campaign_requests
 from scheduling.loops.campaigns import coordinate_campaigns_once
 from scheduling.loops.staging import advance_stagings_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import Campaign, Evaluation, Staging, SuiteDataset
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
@@ -96,7 +96,7 @@ def carried_out(asked_for: Campaign, connect) -> None:
     """Turns of the cluster and of the coordinator, until it has ended and its copies are gone."""
 
     def over() -> bool:
-        run_turns(asked_for.cluster_id, "test", connect)
+        run_turn(asked_for.cluster_id, "test", connect)
         now = clock.now()
         advance_stagings_once(now)
         coordinate_campaigns_once(now)
@@ -141,7 +141,7 @@ def test_a_tiny_model_is_evaluated_on_this_machine(executing, shared):
 
 def campaign_after_a_look(row: Cluster, shared: Path, connect, gpus: int) -> Campaign:
     """Nobody is asked of a cluster that has not told what it has."""
-    run_turns(row.pk, "test", connect)
+    run_turn(row.pk, "test", connect)
     models = [model(shared / "checkpoints", name, factor) for name, factor in (("two", 2), ("three", 3))]
     return campaign(row, shared, models, gpus)
 

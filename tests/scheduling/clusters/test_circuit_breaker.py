@@ -19,7 +19,7 @@ from scheduling.clusters.circuit_breaker import (
     CircuitGuardedBackend,
 )
 from scheduling.loops.telemetry import read_telemetry_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import ClusterEndpoint, OpenCircuit
 from tests import make
 from tests.scheduling.fake import FakeCluster, failing
@@ -181,7 +181,7 @@ def test_immediate_failure_does_not_open_the_circuit(db):
 
 def turn(cluster, slurm, ping=None, watch=None):
     ping = ping or (lambda row, timeout_s: slurm.ping())
-    return run_turns(cluster.pk, "me", lambda _: slurm, ping, watch or Watch())
+    return run_turn(cluster.pk, "me", lambda _: slurm, ping, watch or Watch())
 
 
 class LatePing:
@@ -228,8 +228,7 @@ def test_late_probe_doubles_the_delay_and_shows_the_error(cluster, slurm):
     assert Cluster.objects.get().last_error == "still silent"
 
 
-def test_burst_of_turn_requests_probes_a_silent_cluster_once(cluster, slurm):
-    Cluster.objects.update(turn_requested_at=clock.now() + timedelta(minutes=1))
+def test_a_turn_probes_a_silent_cluster_once(cluster, slurm):
     open_circuit(cluster)
     let_time_pass()
     watch = Watch()

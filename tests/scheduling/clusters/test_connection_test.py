@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from acmeweb.common import outbound_http
+from acmeweb.common import http_client
 from jobs.core.lifecycle import NodeState
 from jobs.logs.allowed_paths import AllowedPaths
 from scheduling.backends.base import BackendNode, ClusterUnreachable, PingReply
@@ -62,7 +62,7 @@ def steps(port, *, slurm=None, reading=None, **asked):
         ConnectionSettings(**{"address": f"http://127.0.0.1:{port}", **asked}),
         NOW,
         open_=lambda *_, **__: slurm or Slurm(nodes=[node()]),
-        resolve=lambda host, port: [] if host == "exporter" else outbound_http.resolve(host, port),
+        resolve=lambda host, port: [] if host == "exporter" else http_client.resolve(host, port),
         allowed=ALLOWED,
         timeout_s=PATIENCE_S,
         read_=lambda _: reading or ExporterPage(gpus=()),

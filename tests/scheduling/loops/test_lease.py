@@ -5,15 +5,17 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection, connections
 
+from acmeweb.common.http_client import prepare_call
 from jobs.models import ClusterCommand, ClusterCommandKind, clock
 from scheduling.loops.commands.claims import LATE_ARRIVAL_WINDOW, claim
-from scheduling.loops.turn import LeaseLost, TurnLease, run_turns
+from scheduling.loops.turn import LeaseLost, TurnLease, run_turn
 from scheduling.models import Lease
 from scheduling.models.lease import AcquiredLease
 from tests import make
@@ -110,7 +112,7 @@ def due(kind):
 def test_commands_of_a_dead_worker_are_sent_in_the_next_turn(cluster, slurm, is_being_sent):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
-    assert run_turns(cluster.pk, "next", lambda _: slurm) == 1
+    assert run_turn(cluster.pk, "next", lambda _: slurm) == 1
 
     assert slurm.drained == {"seren-001": "loose cable"}
     assert not ClusterCommand.objects.filter(is_being_sent=True).exists()
@@ -119,7 +121,7 @@ def test_commands_of_a_dead_worker_are_sent_in_the_next_turn(cluster, slurm, is_
 def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, is_being_sent):
     Lease.objects.update(session_began=clock.now() - HOUR)
 
-    run_turns(cluster.pk, "next", lambda _: slurm)
+    run_turn(cluster.pk, "next", lambda _: slurm)
 
     assert slurm.sent == []
     assert due(ClusterCommandKind.SUBMIT) <= clock.now() + LATE_ARRIVAL_WINDOW
@@ -128,11 +130,11 @@ def test_submission_of_a_dead_worker_waits_for_a_late_arrival(cluster, slurm, is
 def test_submission_that_arrived_late_is_found_by_its_key(cluster, slurm, is_being_sent):
     attempt = ClusterCommand.objects.get(kind=ClusterCommandKind.SUBMIT).attempt
     Lease.objects.update(session_began=clock.now() - HOUR)
-    run_turns(cluster.pk, "next", lambda _: slurm)
+    run_turn(cluster.pk, "next", lambda _: slurm)
     slurm.adopt(type(attempt)(**{**vars_of(attempt), "backend_id": "77"}))
 
     ClusterCommand.objects.update(due_at=clock.now())
-    run_turns(cluster.pk, "next", lambda _: slurm)
+    run_turn(cluster.pk, "next", lambda _: slurm)
 
     assert slurm.sent == []
     attempt.refresh_from_db()
@@ -147,7 +149,7 @@ def test_commands_of_a_suspended_worker_stay_claimed(cluster, slurm, is_being_se
     before = due(ClusterCommandKind.DRAIN)
     Lease.objects.update(expires_at=clock.now())
 
-    run_turns(cluster.pk, "next", lambda _: slurm)
+    run_turn(cluster.pk, "next", lambda _: slurm)
 
     assert slurm.drained == {}
     assert due(ClusterCommandKind.DRAIN) == before
@@ -176,3 +178,23 @@ def test_session_ended_by_the_server_counts_as_a_dead_holder():
 
     over.set()
     thread.join()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_holder_keeps_its_session_during_calls_and_returns_its_connection_afterwards():
+    def work():
+        lease = Lease.take("x", "me", HOUR)
+        before = Lease.objects.get().session
+        prepare_call()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            during = cursor.fetchone()[0]
+        Lease.release("x", lease.term)
+        prepare_call()
+        return before, during, connection.connection
+
+    with ThreadPoolExecutor(1) as executor:
+        before, during, after = executor.submit(work).result()
+
+    assert before == during
+    assert after is None

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Cluster, Event, Job, clock
+from jobs.models import Attempt, Cluster, Event, Job, Loop, clock
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.loops.sweep import COMMAND_OVERDUE_AFTER, request_overdue_turns
-from scheduling.loops.turn import TURN_LEASE, LeaseLost, TurnLease, run_turn_once, run_turns
+from scheduling.loops.turn import TURN_LEASE, LeaseLost, TurnLease, run_turn, run_turn_once
 from scheduling.models import Lease
 from tests import make
 from tests.scheduling.fake import failing
@@ -28,16 +28,16 @@ def free() -> TurnLease:
 def test_job_runs_from_submission_to_its_end(cluster, slurm):
     make.job(gpus_per_node=8, name="llm")
 
-    assert run_turns(cluster.pk, "me", lambda _: slurm) == 1
+    assert run_turn(cluster.pk, "me", lambda _: slurm) == 1
     assert Job.objects.get().is_configuring and len(slurm.sent) == 1
 
     key = Attempt.objects.get().key
     slurm.start(key, clock.now())
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
     assert Job.objects.get().badge.label == "RUNNING"
 
     slurm.end(key, State.COMPLETED, clock.now(), exit_code=0)
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
     assert Job.objects.get().state == State.COMPLETED
 
 
@@ -48,7 +48,7 @@ def test_jobs_advance_after_the_sync_and_after_the_submissions_of_a_driven_clust
     calls: list[str] = []
     slurm.before = calls.append
 
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     assert calls.count("advance_jobs") == advances
     if advances:
@@ -59,7 +59,7 @@ def test_worker_without_the_lease_does_nothing(cluster, slurm):
     make.job()
     Lease.take(f"cluster:{cluster.pk}", "another", TURN_LEASE)
 
-    assert run_turns(cluster.pk, "me", lambda _: slurm) == 0
+    assert run_turn(cluster.pk, "me", lambda _: slurm) == 0
     assert slurm.sent == []
 
 
@@ -91,17 +91,6 @@ def test_release_frees_only_its_own_term(db):
     assert Lease.take("x", "b", TURN_LEASE).term == 2
 
 
-def test_request_during_a_turn_causes_another_turn(cluster, slurm):
-    wishes = iter([True, False])
-
-    def connect(row):
-        if next(wishes, False):
-            Cluster.objects.update(turn_requested_at=clock.now() + timedelta(milliseconds=1))
-        return slurm
-
-    assert run_turns(cluster.pk, "me", connect) == 2
-
-
 def test_unreachable_cluster_is_shown_and_nothing_is_decided(cluster, slurm):
     job = make.job()
     slurm.before = failing(ClusterUnreachable("no route to seren"), "nodes")
@@ -115,7 +104,7 @@ def test_unreachable_cluster_is_shown_and_nothing_is_decided(cluster, slurm):
 def test_unknown_policy_is_shown_on_the_clusters_page(cluster, slurm):
     Cluster.objects.update(policy="lifo")
 
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     assert Cluster.objects.get().last_error.startswith("policy: 'lifo' is not one of fifo, ")
 
@@ -124,7 +113,7 @@ def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
     slurm.before = failing(RuntimeError("a bug"), "nodes")
 
     with pytest.raises(RuntimeError):
-        run_turns(cluster.pk, "me", lambda _: slurm)
+        run_turn(cluster.pk, "me", lambda _: slurm)
 
     assert Lease.take(f"cluster:{cluster.pk}", "me", TURN_LEASE) is not None
 
@@ -148,7 +137,7 @@ def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
     slurm.before = failing(RuntimeError("a bug"), "nodes")
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            run_turns(cluster.pk, "me", lambda _: slurm)
+            run_turn(cluster.pk, "me", lambda _: slurm)
         Cluster.objects.update(error_since=clock.now() - timedelta(minutes=1), last_contact_at=clock.now())
 
     row = Cluster.objects.get()
@@ -158,7 +147,7 @@ def test_repeated_failures_keep_the_time_of_the_first(cluster, slurm):
 def test_a_turn_that_succeeds_clears_the_trouble(cluster, slurm):
     Cluster.objects.update(last_error="The scheduling turn failed", error_since=clock.now() - timedelta(minutes=1))
 
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     row = Cluster.objects.get()
     assert (row.last_error, row.error_since) == ("", None)
@@ -184,7 +173,7 @@ def test_invalid_cluster_settings_are_shown_and_nothing_is_decided(cluster, slur
     Cluster.objects.update(**fields)
     make.job()
 
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     assert Cluster.objects.get().last_error.startswith(last_error)
     assert slurm.sent == []
@@ -196,7 +185,7 @@ def test_policy_settings_of_the_cluster_are_used(cluster, slurm):
     for hours in (90, 1):
         make.job(nodes=4, gpus_per_node=8, time_limit=hours * 3600, name=f"h{hours}")
 
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     assert [sent.name for sent in slurm.sent] == ["h1"]
 
@@ -208,7 +197,7 @@ def test_repeated_and_late_messages_give_the_same_result(cluster, slurm):
     make.job(gpus_per_node=8)
 
     for worker in ("a", "b", "a", "a"):
-        run_turns(cluster.pk, worker, lambda _: slurm)
+        run_turn(cluster.pk, worker, lambda _: slurm)
 
     assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
     assert Event.objects.filter(type="job.state_changed").count() == 1
@@ -222,44 +211,37 @@ def test_worker_suspended_past_its_lease_changes_nothing(cluster, slurm):
         if verb == "nodes":
             slurm.before = lambda verb: None
             Lease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
-            assert run_turns(cluster.pk, "other", lambda _: slurm) == 1
+            assert run_turn(cluster.pk, "other", lambda _: slurm) == 1
 
     slurm.before = sleeping
 
-    assert run_turns(cluster.pk, "sleeper", lambda _: slurm) == 0
+    assert run_turn(cluster.pk, "sleeper", lambda _: slurm) == 0
     assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
-
-
-def test_turn_request_alone_submits_a_job(cluster, slurm):
-    make.job(gpus_per_node=8)
-    Cluster.objects.update(turn_requested_at=clock.now())
-
-    run_turns(cluster.pk, "woken", lambda _: slurm)
-
-    assert len(slurm.sent) == 1
 
 
 def test_a_second_turn_changes_nothing(cluster, slurm):
     """Level-triggered: what a turn did is no reason for the next one to do anything."""
     make.jobs({"gpus_per_node": 8, "nodes": 3}, {"gpus_per_node": 8, "nodes": 3}, {"hold": True})
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
     for key in Attempt.objects.values_list("key", flat=True):
         slurm.start(key, clock.now())
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     before = list(Event.objects.values_list("pk", "type")), list(Job.objects.order_by("pk").values("state", "why"))
-    run_turns(cluster.pk, "me", lambda _: slurm)
+    run_turn(cluster.pk, "me", lambda _: slurm)
 
     after = list(Event.objects.values_list("pk", "type")), list(Job.objects.order_by("pk").values("state", "why"))
     assert after == before
 
 
-def test_sweep_requests_turns_for_overdue_commands(cluster, slurm):
+def test_sweep_requests_turns_for_overdue_commands(cluster, slurm, django_capture_on_commit_callbacks):
     make.attempt(make.job(gpus_per_node=1))
     assert request_overdue_turns(clock.now()) == 0
 
-    assert request_overdue_turns(clock.now() + COMMAND_OVERDUE_AFTER + timedelta(seconds=1)) == 1
-    assert Cluster.objects.get(pk=cluster.pk).turn_requested_at is not None
+    with django_capture_on_commit_callbacks(execute=True):
+        assert request_overdue_turns(clock.now() + COMMAND_OVERDUE_AFTER + timedelta(seconds=1)) == 1
+
+    assert Loop.objects.get().key == f"turn:{cluster.pk}"
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

@@ -13,7 +13,7 @@ from scheduling.backends.telemetry import read_exporter
 from scheduling.clusters.node_clocks import set_clocks
 from scheduling.loops.power.caps import cap_power_once
 from scheduling.loops.telemetry import write_samples_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import PowerBudget, PowerCap
 from tests import make
 from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
@@ -43,7 +43,7 @@ class CappedCluster:
         until(lambda: self.power_w() > 3500, what="the load of the pretraining")  # it begins with the program
 
     def turn(self) -> None:
-        run_turns(self.cluster.pk, "test", lambda _: self.backend)
+        run_turn(self.cluster.pk, "test", lambda _: self.backend)
         self.cluster = Cluster.objects.get(pk=self.cluster.pk)
 
     def power_w(self) -> float:

@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from jobs.core.lifecycle import State
 from jobs.models import (
@@ -22,7 +22,7 @@ from jobs.models import (
     Sample,
 )  # fmt: skip
 from scheduling.backends import telemetry
-from scheduling.loops.power.energy import count_energy_once, delete_old_energy
+from scheduling.loops.power.energy import clusters_with_telemetry, count_energy_once, delete_old_energy
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.queries import energy
 from scheduling.slurmsim import dcgm_exporter
@@ -122,7 +122,7 @@ def test_energy_of_attempts_adds_up_to_the_counters_of_a_simulated_exporter(sere
         if step % 7 or step in (0, 160):
             write_samples_once(seren, page, at(15 * step))
 
-    steps = count_energy_once(at(15 * 160 + 75))
+    steps = count_energy_once(seren, at(15 * 160 + 75))
 
     moved = sum(gpu.energy_mj - began.by_place[gpu.node, gpu.gpu].energy_mj for gpu in page.gpus if gpu.node in names)
     assert steps >= 4 and attempts
@@ -138,7 +138,7 @@ def test_free_slices_count_the_part_of_a_gpu_that_they_are(seren):
     for seconds in (0, 100):
         write(seren, seconds, power_w=[100.0, 14.2, 14.2, 14.2])
 
-    count_energy_once(at(200))
+    count_energy_once(seren, at(200))
 
     assert EnergyHour.objects.get().gpu_s == pytest.approx(100 * (1 + 3 * 0.142))
 
@@ -148,12 +148,12 @@ def test_turns_at_other_times_give_the_same_sums(seren):
     for step in range(241):
         write(seren, 15 * step, [step * 3000.0])
     for now in (90, 91, 400, 1000, 1000, 3700):
-        count_energy_once(at(now))
+        count_energy_once(seren, at(now))
     in_pieces = joules(), joules(attempt=attempt)
 
     EnergyHour.objects.all().delete()
     EnergyClock.objects.all().delete()
-    count_energy_once(at(3700))
+    count_energy_once(seren, at(3700))
 
     assert in_pieces == pytest.approx((240 * 3000, 1800 * 200))
     assert (joules(), joules(attempt=attempt)) == pytest.approx(in_pieces)
@@ -166,12 +166,13 @@ def test_turn_that_fails_before_its_end_is_repeated_completely(seren):
         cursor.execute(
             "ALTER TABLE jobs_energyclock ADD CONSTRAINT stops CHECK (counted_until < %s) NOT VALID", [at(10)]
         )
-    count_energy_once(at(100))
+    with pytest.raises(IntegrityError), transaction.atomic():
+        count_energy_once(seren, at(100))
     assert joules() == 0
 
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE jobs_energyclock DROP CONSTRAINT stops")
-    count_energy_once(at(100))
+    count_energy_once(seren, at(100))
 
     assert joules() == 3000
 
@@ -183,7 +184,7 @@ def test_two_turns_at_once_count_each_sample_once():
         write(cluster, 15 * step, [step * 3000.0])
 
     def turn():
-        count_energy_once(at(2000))
+        count_energy_once(cluster, at(2000))
         connection.close()
 
     threads = [threading.Thread(target=turn) for _ in range(3)]
@@ -195,26 +196,26 @@ def test_two_turns_at_once_count_each_sample_once():
     assert joules() == pytest.approx(120 * 3000)
 
 
-def test_cluster_that_fails_does_not_stop_the_others(seren):
-    broken = make.cluster("kalos", metrics_address="http://127.0.0.1:9401/metrics")
-    row = Node.objects.filter(cluster=broken).first()
-    Sample.objects.create(node=row, at=at(0), gpu_energy_mj=[0.0])
-    Sample.objects.create(node=row, at=at(15), gpu_energy_mj=[float("inf")], gpu_power_w=[float("inf")])
-    write(seren, 0, [0.0])
-    write(seren, 15, [3000.0])
+def test_clusters_take_turns_and_the_one_that_is_most_behind_is_first(seren):
+    """So one that needs the whole time of a turn does not starve the others."""
+    kalos, venus = (make.cluster(name, metrics_address="http://127.0.0.1:9401/metrics") for name in ("kalos", "venus"))
+    make.cluster("without", metrics_address="")
+    EnergyClock.objects.create(cluster=seren, counted_until=at(60))
+    EnergyClock.objects.create(cluster=kalos, counted_until=at(0))
 
-    count_energy_once(at(100))
+    assert clusters_with_telemetry() == [venus.pk, kalos.pk, seren.pk]
+
+
+def test_other_clusters_are_not_counted(seren):
+    other = make.cluster("kalos", metrics_address="http://127.0.0.1:9401/metrics")
+    for row in (seren, other):
+        write(row, 0, [0.0], node=f"{row.name}-001")
+        write(row, 15, [3000.0], node=f"{row.name}-001")
+
+    count_energy_once(seren, at(100))
 
     assert joules(cluster=seren) == 3000
-
-
-def test_cluster_without_telemetry_has_no_energy(db):
-    cluster = make.cluster(metrics_address="")
-    write(cluster, 0, [0.0])
-    write(cluster, 15, [3000.0])
-
-    assert count_energy_once(at(100)) == 0
-    assert not EnergyHour.objects.exists()
+    assert not EnergyHour.objects.filter(cluster=other).exists()
 
 
 def test_rows_older_than_the_retention_time_are_deleted(seren):

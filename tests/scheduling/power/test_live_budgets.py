@@ -82,7 +82,7 @@ def test_peak_is_the_highest_mean_of_all_gpus_of_a_gang_at_one_time(seren):
         sample(seconds, first)
         sample(seconds, second, "seren-002")
 
-    count_energy_once(at(300))
+    count_energy_once(seren, at(300))
 
     assert AttemptPeak.objects.get(attempt=gang).gpu_w == 250
 
@@ -93,7 +93,7 @@ def test_gpus_of_others_and_values_that_no_gpu_draws_are_no_peak(seren):
     sample(30, (5000, None, 700))
     sample(45, (200, 100, 700))
 
-    count_energy_once(at(300))
+    count_energy_once(seren, at(300))
 
     assert AttemptPeak.objects.get(attempt=attempt).gpu_w == 210
 
@@ -105,7 +105,7 @@ def test_attempt_without_gpu_indices_has_the_highest_of_the_gpus_that_nobody_els
     for seconds in (15, 30):
         sample(seconds, (500, 500, 60, 310, 290, 60))
 
-    count_energy_once(at(300))
+    count_energy_once(seren, at(300))
 
     peaks = dict(AttemptPeak.objects.values_list("attempt", "gpu_w"))
     assert peaks == {indexed.pk: 500, counted.pk: 300}
@@ -117,7 +117,7 @@ def test_peak_only_rises_and_ended_attempts_are_learned_once(seren):
         sample(seconds, (watts, watts))
 
     for now in (90, 400, 400, 1500, 1600):
-        count_energy_once(at(now))
+        count_energy_once(seren, at(now))
 
     assert dict(AttemptPeak.objects.values_list("attempt", "gpu_w")) == {early.pk: 280, late.pk: 310}
     rows = dict(LearnedPeaks.objects.values_list("scope", "counts"))
@@ -130,7 +130,7 @@ def test_running_attempt_has_a_peak_but_is_not_learned(seren):
     sample(15, (280, 280))
     sample(30, (180, 180))
 
-    count_energy_once(at(300))
+    count_energy_once(seren, at(300))
 
     assert AttemptPeak.objects.get().is_learned is False and not LearnedPeaks.objects.exists()
 

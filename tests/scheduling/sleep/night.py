@@ -13,7 +13,7 @@ from scheduling.backends.base import Backend
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.sleep.manage import manage_sleep_once
 from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once
-from scheduling.loops.turn import run_turns
+from scheduling.loops.turn import run_turn
 from scheduling.models import NodeSleep
 from scheduling.queries import ledger_facts, ledger_table
 from tests import make
@@ -28,9 +28,9 @@ class Night:
 
     def look(self) -> None:
         """One turn of every loop that takes part."""
-        run_turns(self.cluster.pk, "test", lambda _: self.backend)
+        run_turn(self.cluster.pk, "test", lambda _: self.backend)
         manage_sleep_once(Cluster.objects.get(pk=self.cluster.pk), clock.now())
-        call_sleep_webhooks_once(clock.now())
+        call_sleep_webhooks_once(Cluster.objects.get(pk=self.cluster.pk), clock.now())
         diagnose_once(clock.now())
         decide_and_recover_once(clock.now())
 

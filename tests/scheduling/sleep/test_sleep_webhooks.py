@@ -10,7 +10,12 @@ import pytest
 from jobs.models import Cluster, ClusterCommand, Node, clock
 from scheduling.actions import node_sleeps as sleep_actions
 from scheduling.loops.commands.send import send_commands_once
-from scheduling.loops.sleep.webhooks import RETRY_INTERVAL, call_sleep_webhooks_once, sleep_webhook_secret
+from scheduling.loops.sleep.webhooks import (
+    RETRY_INTERVAL,
+    call_sleep_webhooks_once,
+    clusters_with_due_webhooks,
+    sleep_webhook_secret,
+)
 from scheduling.models import NodeSleep
 from tests import make
 from tests.scheduling.sleep.receiver import site_webhook
@@ -37,6 +42,10 @@ def let_sleep(name="seren-001"):
     return NodeSleep.objects.get(node__name=name)
 
 
+def call(now, name="seren"):
+    return call_sleep_webhooks_once(Cluster.objects.get(name=name), now)
+
+
 pytestmark = pytest.mark.django_db
 
 
@@ -44,10 +53,10 @@ def test_sleep_and_wake_up_are_signed_messages(site):
     cluster = cluster_with(site)
     sleep = let_sleep()
 
-    assert call_sleep_webhooks_once(clock.now()) == 1
-    assert call_sleep_webhooks_once(clock.now()) == 0
+    assert call(clock.now()) == 1
+    assert call(clock.now()) == 0
     sleep_actions.wake_by_user(sleep, author=make.author(), now=clock.now())
-    assert call_sleep_webhooks_once(clock.now()) == 1
+    assert call(clock.now()) == 1
 
     assert [(message["action"], message["node"], message["cluster"]) for message in site.messages] == [
         ("sleep", "seren-001", cluster.name),
@@ -63,7 +72,7 @@ def test_message_with_another_key_is_not_valid(site):
     site.secret = sleep_webhook_secret(Cluster(name="kalos"))
     let_sleep()
 
-    call_sleep_webhooks_once(clock.now())
+    call(clock.now())
 
     assert site.unsigned == 1
     assert NodeSleep.objects.get().last_error == "The webhook returned HTTP status 403."
@@ -74,23 +83,120 @@ def test_failed_call_is_repeated_later_with_the_same_delivery_id(site):
     sleep, now = let_sleep(), clock.now()
     site.status = 500
 
-    assert call_sleep_webhooks_once(now) == 0
-    assert call_sleep_webhooks_once(now + RETRY_INTERVAL / 2) == 0
+    assert call(now) == 0
+    assert call(now + RETRY_INTERVAL / 2) == 0
     site.status = 200
-    assert call_sleep_webhooks_once(now + RETRY_INTERVAL) == 1
+    assert call(now + 2 * RETRY_INTERVAL) == 1
 
     assert site.deliveries == [f"sleep-{sleep.pk}"] * 2
     assert NodeSleep.objects.get().last_error == ""
 
 
-def test_receiver_that_is_away_is_an_error_of_the_row_and_others_are_called(site):
+def test_receiver_that_is_away_is_an_error_of_the_row(site):
+    make.cluster(sleep_mode="act", sleep_webhook="http://127.0.0.1:9/power")
+    let_sleep()
+
+    assert call(clock.now()) == 0
+    assert "was not called" in NodeSleep.objects.get().last_error
+
+
+def test_cluster_whose_webhook_failed_is_left_alone_for_the_rest_of_the_turn(site):
+    cluster_with(site)
+    let_sleep("seren-001"), let_sleep("seren-002")
+    site.status, now = 500, clock.now()
+
+    call(now)
+    call(now)
+
+    assert [message["node"] for message in site.messages] == ["seren-001", "seren-002"]
+
+
+def test_wake_ups_are_called_before_sleeps(site):
+    cluster_with(site)
+    let_sleep("seren-001")
+    sleep_actions.wake_by_user(let_sleep("seren-002"), author=make.author(), now=clock.now())
+
+    call(clock.now())
+
+    assert [message["action"] for message in site.messages] == ["wake", "sleep"]
+
+
+def test_cluster_with_a_dead_webhook_comes_after_the_wake_ups_and_sleeps_of_others(site):
     cluster_with(site)
     let_sleep()
-    make.cluster("kalos", sleep_mode="act", sleep_webhook="http://127.0.0.1:9/power")
-    let_sleep("kalos-001")
+    dead = make.cluster("kalos", sleep_mode="act", sleep_webhook="http://127.0.0.1:9/power")
+    let_sleep("kalos-001"), let_sleep("kalos-002")
+    waking = make.cluster("venus", sleep_mode="act", sleep_webhook=site.url)
+    sleep_actions.wake_by_user(let_sleep("venus-001"), author=make.author(), now=clock.now())
+    seren, now = Cluster.objects.get(name="seren"), clock.now()
 
-    assert call_sleep_webhooks_once(clock.now() + timedelta(seconds=1)) == 1
-    assert "was not called" in NodeSleep.objects.get(node__name="kalos-001").last_error
+    assert clusters_with_due_webhooks(now) == [waking.pk, seren.pk, dead.pk]
+    call(now, "kalos")
+    sleep_actions.wake_by_user(NodeSleep.objects.get(node__name="kalos-002"), author=make.author(), now=now)
+
+    assert clusters_with_due_webhooks(now) == [waking.pk, seren.pk, dead.pk]
+
+
+def test_cluster_that_was_called_longest_ago_is_next(site):
+    for name in ("seren", "kalos"):
+        make.cluster(name, sleep_mode="act", sleep_webhook=site.url)
+    for node in ("seren-001", "seren-002", "kalos-001"):
+        let_sleep(node)
+    NodeSleep.objects.filter(node__name="seren-001").update(called_at=clock.now())
+
+    _, last = clusters_with_due_webhooks(clock.now())
+
+    assert Cluster.objects.get(pk=last).name == "seren"
+
+
+def test_wake_up_that_is_requested_again_has_a_new_delivery_id_and_its_retry_the_same(site):
+    cluster_with(site)
+    sleep, now = let_sleep(), clock.now()
+    sleep_actions.wake_by_user(sleep, author=make.author(), now=now)
+    call(now)
+    sleep_actions.repeat_wake(sleep, now)
+    site.status = 500
+
+    call(now)
+    call(now + 2 * RETRY_INTERVAL)
+
+    assert site.deliveries == [f"wake-{sleep.pk}", f"wake-{sleep.pk}-1", f"wake-{sleep.pk}-1"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_call_that_is_killed_counts_as_a_failure(site):
+    """As by the time limit of its task."""
+    cluster = cluster_with(site)
+    let_sleep()
+    now = clock.now()
+
+    with before_statement('UPDATE "scheduling_nodesleep"', '"called_at" = ', act=stop_task), pytest.raises(Stopped):
+        call(now)
+
+    assert call(now) == 0
+    assert "not answered" in NodeSleep.objects.get().last_error
+    assert clusters_with_due_webhooks(now + 2 * RETRY_INTERVAL) == [cluster.pk]
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_task():
+    raise Stopped
+
+
+def test_row_that_another_worker_has_claimed_is_not_called(site):
+    cluster_with(site)
+    sleep = let_sleep()
+
+    def claim():
+        NodeSleep.objects.filter(pk=sleep.pk).update(call_due_at=clock.now() + RETRY_INTERVAL)
+
+    with before_statement('UPDATE "scheduling_nodesleep"', act=claim):
+        assert call(clock.now()) == 0
+
+    assert site.messages == []
 
 
 def test_private_address_is_not_called_unless_allowed(site, settings):
@@ -98,7 +204,7 @@ def test_private_address_is_not_called_unless_allowed(site, settings):
     cluster_with(site)
     let_sleep()
 
-    assert call_sleep_webhooks_once(clock.now()) == 0
+    assert call(clock.now()) == 0
     assert site.messages == []
     assert "not a public address" in NodeSleep.objects.get().last_error
 
@@ -107,16 +213,16 @@ def test_node_of_kubernetes_is_closed_for_pods_before_it_is_turned_off(site, slu
     cluster = cluster_with(site, address="kubernetes:///k/config")
     let_sleep()
 
-    assert call_sleep_webhooks_once(clock.now()) == 0
+    assert call(clock.now()) == 0
     send_commands_once(cluster, slurm, clock.now())
-    assert call_sleep_webhooks_once(clock.now()) == 1
+    assert call(clock.now()) == 1
 
 
 def test_wake_up_replaces_a_sleep_that_was_not_called_yet(site):
     cluster_with(site)
     sleep_actions.wake_by_user(let_sleep(), author=make.author(), now=clock.now())
 
-    call_sleep_webhooks_once(clock.now())
+    call(clock.now())
 
     assert [message["action"] for message in site.messages] == ["wake"]
 
@@ -130,11 +236,11 @@ def test_change_during_a_call_is_called_next(site):
     def wake():
         sleep_actions.wake_by_user(rows.get(), author=make.author(), now=clock.now())
 
-    with before_statement('UPDATE "scheduling_nodesleep"', '"called_at"', act=wake):
-        call_sleep_webhooks_once(clock.now())
+    with before_statement('UPDATE "scheduling_nodesleep"', '"called_at" = ', act=wake):
+        call(clock.now())
 
     assert rows.get().called_at is None
-    call_sleep_webhooks_once(clock.now() + timedelta(seconds=1))
+    call(clock.now() + timedelta(seconds=1))
     assert [message["action"] for message in site.messages] == ["sleep", "wake"]
 
 

@@ -21,8 +21,9 @@ from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatu
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from acmeweb.common.http_client import RequestDeadline, copy_of_socket, open_socket, shut_down
+
 from ...base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from ...http_client import RequestDeadline, copy_of_socket, shut_down
 from ..api_errors import ApiRefusal
 from ..connection.access import Connection
 from ..fields import mapping_at, mappings_at, text_at
@@ -145,7 +146,7 @@ def _path(place: ContainerPlace, command: Sequence[str]) -> str:
 def _open_socket(server: str, deadline: RequestDeadline) -> socket.socket:
     parts = urlsplit(server)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return socket.create_connection((parts.hostname or "", port), timeout=max(deadline.remaining_s, 0.001))
+    return open_socket(parts.hostname or "", port, deadline)
 
 
 def _read_result(websocket: ClientConnection, deadline: RequestDeadline) -> ExecResult:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
+from acmeweb.common.http_client import RequestDeadline
 from jobs.core.lifecycle import State
 
 from ...base import ClusterUnreachable, LogUpdate
-from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import NOT_FOUND, ApiRefusal
 from ..ends import PodEnd

@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ...base import BackendError, ClusterUnreachable, RequestRejected
-from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import NOT_FOUND, ApiRefusal
 from ..fields import mapping_at, mappings_at, text_at

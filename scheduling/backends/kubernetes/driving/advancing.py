@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import quote
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ...base import BackendError, RequestRejected
-from ...http_client import RequestDeadline
 from ..api_client import JSON_PATCH, MERGE_PATCH, ApiClient
 from ..api_errors import CONFLICT, NOT_FOUND, CommandRefused
 from ..attempts import OwnAttempt

@@ -13,10 +13,10 @@ from contextlib import suppress
 from datetime import datetime
 from urllib.parse import quote
 
+from acmeweb.common.http_client import RequestDeadline
 from jobs.core.lifecycle import NodeFlag, State
 
 from ...base import BackendError, RequestRejected, SubmitRequest
-from ...http_client import RequestDeadline
 from ..api_client import MERGE_PATCH, ApiClient
 from ..attempts import OwnAttempt, attempt_end, running_pods
 from ..ends import PodEnd

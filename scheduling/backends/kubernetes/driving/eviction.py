@@ -9,8 +9,9 @@ lost a pod, and ends the others. The command is repeated until all are gone.
 
 from __future__ import annotations
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ...base import EvictionRefused, RequestRejected
-from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import NOT_FOUND, CommandRefused, DisruptionForbidden
 from ..following import PODS

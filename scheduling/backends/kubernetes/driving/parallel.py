@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ...base import BackendError, ClusterUnreachable, RequestTimedOut
-from ...http_client import RequestDeadline
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acmeweb.common.http_client import RequestDeadline
+
 from ...base import ClusterUnreachable
-from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import ApiRefusal, CommandRefused
 from ..fields import mapping_at, mappings_at, text_at

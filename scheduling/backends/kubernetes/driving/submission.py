@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from acmeweb.common.http_client import RequestDeadline
 from jobs.core.gpu_shares import whole_gpus
 
 from ...base import BackendError, ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected, SubmitRequest
-from ...http_client import RequestDeadline
 from ..api_client import ApiClient
 from ..api_errors import ALREADY_EXISTS, CONFLICT, NOT_FOUND, CommandRefused
 from ..fields import MalformedObject, require_text, text_at, texts_at

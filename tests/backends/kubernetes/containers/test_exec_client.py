@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from acmeweb.common.http_client import RequestDeadline
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
-from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.api_errors import ApiRefusal
 from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
 from scheduling.kubesim import pki

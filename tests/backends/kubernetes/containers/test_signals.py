@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 import pytest
 
+from acmeweb.common.http_client import RequestDeadline
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestRejected, RequestTimedOut
-from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.api_client import ApiClient
 from scheduling.backends.kubernetes.connection.access import KubernetesAddress
 from scheduling.backends.kubernetes.containers.exec_client import ContainerPlace

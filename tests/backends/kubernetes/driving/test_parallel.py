@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from acmeweb.common.http_client import RequestDeadline
 from scheduling.backends.base import ClusterUnreachable, RequestRejected, RequestTimedOut
-from scheduling.backends.http_client import RequestDeadline
 from scheduling.backends.kubernetes.driving.parallel import CONNECTIONS, ParallelCommands
 from tests.patience import PATIENCE_S
 

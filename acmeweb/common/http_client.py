@@ -1,26 +1,34 @@
-"""HTTP requests with one deadline for the whole request and a limit on the size of the response.
+"""Outgoing calls: one deadline for the whole call, no forbidden address, and a limit on the size of the response.
 
 httpx limits each read and each write, so a server that sends one byte per second blocks a caller forever. Here every
-operation on the socket gets the time that remains until the deadline, including headers and the TLS handshake, and
-several requests may share one deadline. Only name resolution is not covered: the system's resolver has its own limits.
+operation on the socket gets the time that remains until the deadline, including name resolution, headers and the TLS
+handshake, and several requests may share one deadline. Each address is checked after the name was resolved, and the
+connection is opened to the address that was checked, so a name that resolves differently a moment later gains nothing.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import queue
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
 import httpcore
 import httpx
 
-MAX_RESPONSE_BYTES = 512 << 20
+from acmeweb.common.special_addresses import is_metadata_service
+
+Resolve = Callable[[str, int], Sequence[str]]
+CheckAddress = Callable[[str, str], object]  # host and one of its addresses; raises an error to refuse it
+
+MAX_RESPONSE_BYTES = 64 << 20
 NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # makes caches in between ask the cluster
 MAX_CONNECTIONS = 100
 KEEPALIVE_EXPIRY_S = 5.0
@@ -32,6 +40,31 @@ NOT_SENT_ERRORS = (
     httpx.LocalProtocolError,
     httpx.UnsupportedProtocol,
 )
+
+
+_before_calls: list[Callable[[], None]] = []
+
+
+def before_each_call(work: Callable[[], None]) -> None:
+    """From now on, do this before each outgoing call, in the thread that makes it."""
+    if work not in _before_calls:
+        _before_calls.append(work)
+
+
+def prepare_call() -> None:
+    """Must be called before each outgoing call that does not go through this module."""
+    for work in _before_calls:
+        work()
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host."""
+    return [str(row[4][0]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def refuse_metadata_service(host: str, address: str) -> None:
+    if is_metadata_service(address):
+        raise httpcore.ConnectError(f"{host} has the address {address} of a metadata service, which Acme never calls")
 
 
 class ResponseTooLarge(httpx.TransportError):
@@ -73,7 +106,7 @@ class HttpClient:
             ("http://slurm", address.removeprefix("unix://")) if address.startswith("unix://") else (address, None)
         )
         self._largest = largest
-        self._transport = DeadlineTransport(socket_path, ssl_context, server_name)
+        self._transport = DeadlineTransport(socket_path=socket_path, ssl_context=ssl_context, server_name=server_name)
         self._client = httpx.Client(
             base_url=base,
             headers={**NO_CACHE_HEADERS, "Accept-Encoding": "identity", **headers},
@@ -128,7 +161,15 @@ class DeadlineTransport(httpx.BaseTransport):
     same reason: httpcore would close one that another thread has got and not used yet.
     """
 
-    def __init__(self, socket_path: str | None, ssl_context: ssl.SSLContext | None, server_name: str) -> None:
+    def __init__(
+        self,
+        *,
+        socket_path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        server_name: str = "",
+        check: CheckAddress = refuse_metadata_service,
+        resolve: Resolve = resolve,
+    ) -> None:
         self._lock = threading.Lock()
         self._open_requests = 0  # their response has not come, or was not closed
         self._closed = False
@@ -136,13 +177,14 @@ class DeadlineTransport(httpx.BaseTransport):
         self._pool = httpcore.ConnectionPool(
             ssl_context=ssl_context,
             uds=socket_path,
-            network_backend=_DeadlineNetwork(),
+            network_backend=_DeadlineNetwork(check, resolve),
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_EXPIRY_S,
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        prepare_call()
         at = request.extensions["deadline"]
         url = httpcore.URL(
             scheme=request.url.raw_scheme,
@@ -242,8 +284,8 @@ def _remaining_s(at: float | None, error: type[Exception]) -> float:
 class _DeadlineNetwork(httpcore.NetworkBackend):
     """Opens sockets whose `timeout` is the point in time at which to give up."""
 
-    def __init__(self) -> None:
-        self._plain = httpcore.SyncBackend()
+    def __init__(self, check: CheckAddress, resolve: Resolve) -> None:
+        self._plain, self._check, self._resolve = httpcore.SyncBackend(), check, resolve
 
     def connect_tcp(
         self,
@@ -253,9 +295,13 @@ class _DeadlineNetwork(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """Connect to the first address of the host that works; all attempts share the one deadline."""
+        """Connect to the first address of the host that works; all attempts share the one deadline. One forbidden
+        address is enough to refuse the host."""
         last_error: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in _resolve_addresses(host, port):
+        addresses = resolve_in_time(self._resolve, host, port, _remaining_s(timeout, httpcore.ConnectTimeout))
+        for address in addresses:
+            self._check(host, address)
+        for address in addresses:
             remaining = _remaining_s(timeout, httpcore.ConnectTimeout)
             try:
                 return _DeadlineStream(self._plain.connect_tcp(address, port, remaining, local_address, socket_options))
@@ -270,12 +316,48 @@ class _DeadlineNetwork(httpcore.NetworkBackend):
         return _DeadlineStream(self._plain.connect_unix_socket(path, remaining, socket_options))
 
 
-def _resolve_addresses(host: str, port: int) -> list[str]:
+def resolve_in_time(resolve: Resolve, host: str, port: int, seconds: float) -> list[str]:
+    """Return the addresses, or raise httpcore.ConnectError or ConnectTimeout. The system's resolver has no limit of
+    ours, so a thread waits for it and may be left behind."""
+    if _is_address(host):
+        return [host]
+    answers: queue.SimpleQueue[Sequence[str] | Exception] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(resolve(host, port))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    threading.Thread(target=look_up, name="name resolution", daemon=True).start()
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise httpcore.ConnectError(str(error)) from error
-    return list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise httpcore.ConnectTimeout(f"{host} was not resolved in time") from None
+    if isinstance(answer, Exception):
+        raise httpcore.ConnectError(f"{host} cannot be resolved ({answer})") from answer
+    return list(dict.fromkeys(answer))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def open_socket(host: str, port: int, deadline: RequestDeadline) -> socket.socket:
+    """Connect to a server of a cluster, for another protocol than HTTP. Raises OSError."""
+    prepare_call()
+    try:
+        stream = _DeadlineNetwork(refuse_metadata_service, resolve).connect_tcp(host, port, deadline.at)
+    except httpcore.ConnectTimeout as error:
+        raise TimeoutError(str(error)) from error
+    except httpcore.ConnectError as error:
+        raise ConnectionError(str(error)) from error
+    plain: socket.socket = stream.get_extra_info("socket")
+    return plain
 
 
 class _DeadlineStream(httpcore.NetworkStream):
