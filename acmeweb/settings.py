@@ -50,7 +50,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "acmeweb.staticfiles.StaticFilesMiddleware",
     "acmeweb.middleware.CompressionMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "acmeweb.auth.sessions.IdleTimeoutMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -260,6 +260,9 @@ STORAGES = {
 # Tests have no collected files; elsewhere a missing directory deserves WhiteNoise's warning
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = DEBUG or env.flag("ACME_TESTING", False)
 
+SESSION_ENGINE = "acmeweb.auth.sessions"
+# A session ends after this time without activity
+SESSION_COOKIE_AGE = env.number("ACME_SESSION_IDLE_HOURS", 12, 1, 8760) * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS

@@ -25,7 +25,14 @@ from jobs.core.lifecycle import JobKind
 from jobs.models import TokenScope, clock
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
-from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    find_job_or_404,
+    find_or_404,
+    reject_unknown_params,
+)
 from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
@@ -132,7 +139,7 @@ class JobDiagnosis(OneDiagnosis):
     """The diagnosis of the newest failed attempt of a job."""
 
     def row(self, id: str) -> Any:
-        job = find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+        job = find_job_or_404(self.caller.jobs().only("id", "public_id"), id)
         row = self._diagnosis_rows().filter(attempt__job=job).order_by("-attempt__number").first()
         if row is None:
             raise NotFound(f"No attempt of job {id} has failed.")

@@ -19,7 +19,7 @@ from jobs.core.charts.training_series import TokenCount, repeated_from_steps, to
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Job, ProgressSource, TokenScope
 from jobs.rest import query_params
-from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import ApiEndpoint, find_job_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -86,7 +86,7 @@ class JobMetrics(ApiEndpoint):
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request, "points")
         points = query_params.integer_param(self.query, "points", 2, MAX_POINTS) or DEFAULT_POINTS
-        job: Job = find_or_404(self.caller.jobs().only("id", "public_id", "name"), "job", public_id=id)
+        job: Job = find_job_or_404(self.caller.jobs().only("id", "public_id", "name"), id)
         newest = job.attempts.select_related("latest_progress").order_by("-number")[:MAX_ATTEMPTS]
         return Response(
             {"job": job.public_id, "name": job.name, "attempts": attempt_metrics(list(newest)[::-1], points)}

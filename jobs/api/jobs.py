@@ -21,7 +21,7 @@ from jobs.models import Attempt, Cluster, Event, HoldKind, Job, Team, TokenScope
 from jobs.models.permissions import Caller
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
-from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, current_row_response, find_or_404
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, current_row_response, find_job_or_404
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 
@@ -157,7 +157,7 @@ class OneJob(DetailEndpoint):
 
 def full_job(caller: Caller, id: str) -> Any:
     """The job with everything that shapes.JOB shows, or 404."""
-    job = find_or_404(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), "job", public_id=id)
+    job = find_job_or_404(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), id)
     attach_latest_attempts([job])
     return job
 
@@ -166,7 +166,7 @@ class JobRowsEndpoint(ListEndpoint):
     """Base class of lists whose rows belong to one job."""
 
     def job(self, id: str) -> Job:
-        return find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+        return find_job_or_404(self.caller.jobs().only("id", "public_id"), id)
 
 
 class JobAttempts(JobRowsEndpoint):

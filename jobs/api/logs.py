@@ -14,7 +14,7 @@ from jobs.api import log_stream
 from jobs.core import parsing
 from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
 from jobs.models import Attempt, TokenScope
-from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import ApiEndpoint, find_job_or_404, reject_unknown_params
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.streaming import is_asgi
@@ -38,7 +38,7 @@ class LogUnavailable(APIException):
 class AttemptLogEndpoint(ApiEndpoint):
     def attempt(self, id: str) -> Attempt:
         """The attempt with the number in `?attempt=`, or the newest; 404 if there is none."""
-        job = find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+        job = find_job_or_404(self.caller.jobs().only("id", "public_id"), id)
         rows = job.attempts.select_related("job__cluster").order_by("-number")
         text = single_query_value(self.request, "attempt")
         attempt = (

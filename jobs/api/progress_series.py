@@ -17,7 +17,7 @@ from jobs.api.progress import NON_FINITE_NUMBERS
 from jobs.models import Checkpoint, CheckpointVerdict, LatestProgress, ProgressSource, TokenScope, clock
 from jobs.queries import checkpoint_advice, keyset
 from jobs.rest import query_params
-from jobs.rest.endpoint import ApiEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import ApiEndpoint, ListEndpoint, find_job_or_404, find_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -130,7 +130,7 @@ class JobProgress(ApiEndpoint):
         reject_unknown_params(request, "attempt", "points")
         number = query_params.integer_param(self.query, "attempt", 1, 32_000)
         points = query_params.integer_param(self.query, "points", 2, MAX_POINTS) or DEFAULT_POINTS
-        attempts = find_or_404(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
+        attempts = find_job_or_404(self.caller.jobs().only("id"), id).attempts.order_by("-number")
         attempt = find_or_404(attempts, "attempt", number=number) if number else attempts.first()
         if attempt is None:
             empty = dict.fromkeys(("updated_at", "latest", *LOG_COLUMNS))
@@ -242,7 +242,7 @@ class JobCheckpointAdvice(ApiEndpoint):
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
-        job = find_or_404(self.caller.jobs(), "job", public_id=id)
+        job = find_job_or_404(self.caller.jobs(), id)
         advice = checkpoint_advice.job_checkpoint_advice(job, list(job.attempts.all()), clock.now())
         values = {name: getattr(advice, name, None) for name in CHECKPOINT_ADVICE_SHAPE.fields if name != "why"}
         return Response(values | {"why": advice.why if advice else checkpoint_advice.NO_ADVICE_TEXT})

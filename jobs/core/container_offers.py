@@ -12,6 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 MAX_MOUNTS = 20
+ANY_IMAGE = "*"
+WILDCARDS = frozenset("*?[")
 MOUNT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
@@ -23,13 +25,19 @@ class ContainerOffers:
 
     def has_image(self, image: str) -> bool:
         """Whether a job may run in this image."""
-        return bool(image) and (image == self.default_image or any(fnmatchcase(image, p) for p in self.image_patterns))
+        return bool(image) and (
+            image == self.default_image or any(fnmatchcase(image, pattern) for pattern in self._valid_patterns)
+        )
+
+    @property
+    def _valid_patterns(self) -> list[str]:
+        return [pattern for pattern in self.image_patterns if not image_pattern_error(pattern)]
 
     def image_error(self, image: str, cluster: str) -> str:
         """What is wrong with the image that a job names, or does not name; empty if nothing is."""
         if self.has_image(image or self.default_image):
             return ""
-        choices = [name for name in (self.default_image, *self.image_patterns) if name]
+        choices = [name for name in (self.default_image, *self._valid_patterns) if name]
         offers = f"it offers {_few(choices)}" if choices else "its operators have not allowed any"
         return f"{image} is not allowed on {cluster}; {offers}" if image else f"is required on {cluster}; {offers}"
 
@@ -38,6 +46,15 @@ class ContainerOffers:
         unknown = next((mount for mount in mounts if mount not in self.mounts), "")
         offers = f"it offers {_few(sorted(self.mounts))}" if self.mounts else "it offers no mounts"
         return f"{cluster} has no mount {unknown}; {offers}" if unknown else ""
+
+
+def image_pattern_error(pattern: str) -> str:
+    """What is wrong with a pattern of images; empty if nothing is. `registry.example*` would also match the registry
+    `registry.example.evil`, so the part before the first slash, which names the registry, has no wildcards."""
+    registry = pattern.partition("/")[0]
+    if pattern == ANY_IMAGE or not WILDCARDS.intersection(registry):
+        return ""
+    return f"{pattern} has a wildcard before the first slash, so it matches other registries; use REGISTRY/*"
 
 
 NO_OFFERS = ContainerOffers()

@@ -172,6 +172,18 @@ def find_or_404(rows: QuerySet, what: str, **key: Any) -> Any:
     return row
 
 
+def find_job_or_404(rows: QuerySet, id: str) -> Any:
+    """The job, or 404. The id of an array is not that of a job, and the error says what to use instead."""
+    if (row := rows.filter(public_id=id).first()) is not None:
+        return row
+    if tasks := rows.filter(array_id=id).count():
+        raise InvalidRequestField(
+            "id",
+            f"is an array of {tasks} tasks; give {id} in ids to POST /api/v1/jobs/actions/, or the id of one task here",
+        )
+    raise NotFound(f"Job {id} not found.")
+
+
 def lock_unchanged_row(request: Any, shape: ResourceShape, look: Callable[[], Any]) -> Any:
     """The row, locked until the commit and checked against If-Match.
 

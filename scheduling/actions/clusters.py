@@ -15,6 +15,7 @@ from acmeweb.common import live, outbound_http
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
+from jobs.core.container_offers import container_offers, image_pattern_error
 from jobs.models import Cluster, SleepMode
 from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, SubmitIdentity, token_paths
 from jobs.rest.throttle import PerUserThrottle
@@ -161,6 +162,9 @@ def _validate_kind(row: Cluster) -> None:
             parse(getattr(row, name))
         except ValueError as error:
             refusals[name] = str(error)
+    patterns = container_offers(row.pod_template).image_patterns if "pod_template" not in refusals else ()
+    if bad_pattern := next(filter(None, map(image_pattern_error, patterns)), ""):
+        refusals["pod_template"] = f"allowed_images: {bad_pattern}."
     if refusals:
         raise InvalidClusterFields({name: [text] for name, text in refusals.items()})
 

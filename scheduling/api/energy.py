@@ -8,7 +8,7 @@ from django.urls import path
 from rest_framework.response import Response
 
 from jobs.models import TokenScope
-from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import ApiEndpoint, find_job_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, integer_field, nested_list_field
 from scheduling.api.ledger import ENERGY_FIELDS
@@ -40,7 +40,7 @@ class JobEnergyEndpoint(ApiEndpoint):
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
-        job = find_or_404(self.caller.jobs(), "job", public_id=id)
+        job = find_job_or_404(self.caller.jobs(), id)
         attempts = list(job.attempts.order_by("number").values_list("pk", "number"))
         found = attempt_energy([pk for pk, _ in attempts])
         rows = [{"attempt": number} | energy_document(found.get(pk)) for pk, number in attempts]

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from jobs.api.shapes import DEPENDENCY, JOB_ID_FIELD, STATES, job_title
 from jobs.models import HoldKind, TokenScope
-from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.endpoint import ApiEndpoint, find_job_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -137,7 +137,7 @@ class JobExplanationEndpoint(ApiEndpoint):
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
         rows = self.caller.jobs().select_related("cluster").prefetch_related("dependencies__on")
-        job = find_or_404(rows, "job", public_id=id)
+        job = find_job_or_404(rows, id)
         return Response(explanation_response(job, explain_job(job, self.caller.visible_team_names())))
 
 

@@ -20,6 +20,7 @@ from jobs.rest.endpoint import (
     ApiEndpoint,
     ChangeableDetailEndpoint,
     ListEndpoint,
+    find_job_or_404,
     find_or_404,
     lock_unchanged_row,
     reject_unknown_params,
@@ -234,7 +235,7 @@ class JobGpuSpeeds(ApiEndpoint):
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
-        job = find_or_404(self.caller.jobs().select_related("cluster"), "job", public_id=id)
+        job = find_job_or_404(self.caller.jobs().select_related("cluster"), id)
         return Response(JOB_SPEEDS.show(job_model_speeds(job)))
 
 

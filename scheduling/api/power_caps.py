@@ -13,6 +13,7 @@ from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ApiEndpoint,
     ListEndpoint,
+    find_job_or_404,
     find_or_404,
     reject_unknown_params,
 )
@@ -102,7 +103,7 @@ class JobPowerCaps(ApiEndpoint):
 
     def get(self, request: Any, id: str) -> Response:
         reject_unknown_params(request)
-        job, now = find_or_404(self.caller.jobs(), "job", public_id=id), clock.now()
+        job, now = find_job_or_404(self.caller.jobs(), id), clock.now()
         times = job_cap_times(list(job.attempts.values_list("pk", flat=True)), now)
         return Response({"caps": [CAP_TIME.show(one) for one in times]})
 

@@ -27,7 +27,7 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    for name in ("read_file", "installation", *KUBERNETES_SETTINGS):
+    for name in ("read_file", "plain_http", "installation", *KUBERNETES_SETTINGS):
         del options[name]
     return SlurmBackend(address, **options)
 
@@ -36,6 +36,7 @@ def _open_kubernetes(address: str, **options: Any) -> Backend:
     return KubernetesBackend(
         address,
         read_file=options["read_file"],
+        plain_http=options["plain_http"],
         owners=parse_owner_mapping(options["workload_owners"]),
         template=parse_pod_template(options["pod_template"]),
         installation=options["installation"],
@@ -62,7 +63,7 @@ class ClusterKind:
 
 
 def _kubernetes_server(address: str, read_file: ReadFile) -> str:
-    return load_connection(parse_address(address), read_file).server
+    return load_connection(parse_address(address), read_file, plain_http=True).server  # nothing is sent
 
 
 SLURM = ClusterKind(
@@ -108,6 +109,7 @@ def open_backend(
     api: str = "",
     senders: IdentityProvider | None = None,
     read_file: ReadFile = _refuse_file,
+    plain_http: bool = False,
     workload_owners: Mapping[str, Any] | None = None,
     pod_template: Mapping[str, Any] | None = None,
     installation: str = "",
@@ -115,6 +117,7 @@ def open_backend(
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
 
     `read_file` returns the text of a file that the address names, or raises ValueError with what is wrong with it.
+    `plain_http`: a token in a kubeconfig may be sent unencrypted to another machine.
     `installation`: the one whose jobs are advanced; empty: those of all.
     """
     check_address(address)
@@ -126,6 +129,7 @@ def open_backend(
         api=api,
         senders=senders,
         read_file=read_file,
+        plain_http=plain_http,
         workload_owners=workload_owners or {},
         pod_template=pod_template or {},
         installation=installation,

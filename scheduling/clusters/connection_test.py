@@ -104,6 +104,7 @@ def run_test_steps(
         token = _read_token(settings, allowed)
         options = {
             "read_file": _secret_reader(settings, allowed),
+            "plain_http": settings.is_bundled,
             "workload_owners": settings.workload_owners,
             "pod_template": settings.pod_template,
             "timeout_s": timeout_s,

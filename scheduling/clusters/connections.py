@@ -48,7 +48,8 @@ def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
     settings = {name: getattr(cluster, name) for name in ("workload_owners", "pod_template")}
     connection = {"user": cluster.api_user, "token": token, **settings}
     try:
-        return open_backend(cluster.address, read_file=secret_reader(cluster), **connection, **options)
+        reading = {"read_file": secret_reader(cluster), "plain_http": cluster.is_bundled}
+        return open_backend(cluster.address, **reading, **connection, **options)
     except ValueError as error:
         raise ClusterUnreachable(str(error)) from None
 

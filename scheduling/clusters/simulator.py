@@ -96,7 +96,8 @@ def _post(cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:
 @contextmanager
 def _kubernetes(cluster: Cluster) -> Iterator[tuple[ApiClient, RequestDeadline]]:
     try:
-        with closing(ApiClient(parse_address(cluster.address), secret_reader(cluster), TIMEOUT_S)) as api:
+        address, reader = parse_address(cluster.address), secret_reader(cluster)
+        with closing(ApiClient(address, reader, TIMEOUT_S, plain_http=cluster.is_bundled)) as api:
             yield api, api.new_deadline()
     except (BackendError, ValueError) as error:
         raise SimulatorError(f"The cluster {cluster} refused or does not answer: {error}.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -32,9 +33,12 @@ JSON, MERGE_PATCH, JSON_PATCH = (f"application/{name}json" for name in ("", "mer
 class ApiClient:
     """One API server, with the credentials that its files contain now."""
 
-    def __init__(self, address: KubernetesAddress, read_file: ReadFile, timeout_s: float) -> None:
-        self._address, self._read_file, self._timeout_s = address, read_file, timeout_s
-        self._connection = load_connection(address, read_file)
+    def __init__(
+        self, address: KubernetesAddress, read_file: ReadFile, timeout_s: float, *, plain_http: bool = False
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._load_connection = partial(load_connection, address, read_file, plain_http=plain_http)
+        self._connection = self._load_connection()
         self._client = self._new_client()
         self.generation = 0  # increases when the connection changes, which ends all watches
 
@@ -52,7 +56,7 @@ class ApiClient:
 
     def refresh_credentials(self) -> None:
         """Read the files again. Anything but a new token needs new connections."""
-        fresh, before = load_connection(self._address, self._read_file), self._connection
+        fresh, before = self._load_connection(), self._connection
         self._connection = fresh
         if fresh.with_token("") != before.with_token(""):
             self._client.close()

@@ -62,6 +62,7 @@ class KubernetesBackend:
         address: str,
         *,
         read_file: ReadFile,
+        plain_http: bool = False,
         owners: OwnerMapping | None = None,
         template: PodTemplate | None = None,
         installation: str = "",
@@ -70,7 +71,7 @@ class KubernetesBackend:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         template = template or PodTemplate()
-        self._api = ApiClient(parse_address(address), read_file, timeout_s)
+        self._api = ApiClient(parse_address(address), read_file, timeout_s, plain_http=plain_http)
         self._lock = threading.Lock()
         namespaces = template.own_namespaces
         self._cluster = ClusterFollower(self._api, owners or OwnerMapping(), namespaces, monotonic, now)

@@ -5,6 +5,8 @@ import base64
 import pytest
 import yaml
 
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.kubernetes.connection.access import KubernetesAddress, load_connection
 from scheduling.backends.kubernetes.connection.kubeconfig import BadKubeconfig, Secret, parse_kubeconfig
 
 
@@ -90,6 +92,29 @@ def test_other_file_is_refused_without_showing_its_content(text):
         parse_kubeconfig(text)
 
     assert "seren-token-value" not in str(refused.value)
+
+
+def connection_to(server, user=None, **options):
+    text = config(user or {"token": "t0ken"}, {"server": server})
+    return load_connection(KubernetesAddress(kubeconfig="/k"), lambda path: text, **options)
+
+
+@pytest.mark.parametrize("server", ["http://api.example:6443", "http://10.0.0.7:6443", "http://127.0.0.1.example"])
+def test_token_is_not_sent_unencrypted_to_another_machine(server):
+    with pytest.raises(ClusterUnreachable, match=r"would get it unencrypted; use https://"):
+        connection_to(server)
+
+
+@pytest.mark.parametrize(
+    "server", ["https://api.example:6443", "http://localhost:6443", "http://127.0.0.1:6443", "http://[::1]:6443"]
+)
+def test_token_may_be_sent_encrypted_and_on_the_loopback(server):
+    assert connection_to(server).token == "t0ken"
+
+
+def test_server_without_a_token_and_the_bundled_cluster_may_use_plain_http():
+    assert connection_to("http://api.example", {"client-key": ""}).token == ""
+    assert connection_to("http://kalos:6443", plain_http=True).token == "t0ken"
 
 
 def test_secrets_are_not_shown():

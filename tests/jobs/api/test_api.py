@@ -369,6 +369,24 @@ def test_the_id_of_an_array_stands_for_all_its_tasks(ada):
     assert answer["succeeded"] == 5
 
 
+@pytest.mark.parametrize("path", ["cancel/", "attempts/", ""])
+def test_the_id_of_an_array_is_explained_where_one_job_is_expected(ada, path):
+    array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()["id"]
+
+    answer = ada.post(f"jobs/{array}/{path}", {}) if path == "cancel/" else ada.get(f"jobs/{array}/{path}")
+
+    assert answer.status_code == 400
+    assert answer.json()["id"] == [
+        f"is an array of 5 tasks; give {array} in ids to POST /api/v1/jobs/actions/, or the id of one task here"
+    ]
+
+
+def test_the_array_of_another_team_is_not_found(ada, grace):
+    array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()["id"]
+
+    assert grace.post(f"jobs/{array}/cancel/", {}).status_code == 404
+
+
 # --- nodes
 
 

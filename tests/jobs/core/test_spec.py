@@ -109,6 +109,24 @@ def test_malformed_template_offers_nothing(template):
     assert container_offers(template) == NO_OFFERS
 
 
+@pytest.mark.parametrize(
+    ("pattern", "image", "is_offered"),
+    [
+        ("registry.example/*", "registry.example/train:1", True),
+        ("registry.example/*", "registry.example.evil/train:1", False),
+        ("registry.example*", "registry.example.evil/train:1", False),
+        ("registry.example*", "registry.example/train:1", False),
+        ("registry.example:*", "registry.example:5000/train", False),
+        ("*.example/train", "evil.example/train", False),
+        ("python:3.1?", "python:3.12", False),
+        ("python:3.12", "python:3.12", True),
+        ("*", "registry.example/train:1", True),
+    ],
+)
+def test_pattern_of_images_names_its_registry(pattern, image, is_offered):
+    assert ContainerOffers(image_patterns=(pattern,)).has_image(image) == is_offered
+
+
 def test_volumes_that_are_always_mounted_are_not_offered_by_name():
     volumes = {"home": {"claim": "home", "mount_path": "/home", "always": True}, "data": {"claim": "data"}}
 

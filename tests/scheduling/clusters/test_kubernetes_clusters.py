@@ -134,6 +134,11 @@ def test_cluster_is_added_and_connected(api, folder):
         ({"api_user": "acme"}, "api_user", "Not used for Kubernetes"),
         ({"workload_owners": {"team_from": ["team"]}}, "workload_owners", "team_from must be a list"),
         ({"pod_template": {"privileged": True}}, "pod_template", "'privileged' is not a setting"),
+        (
+            {"pod_template": {"allowed_images": ["registry.example/*", "registry.example*"]}},
+            "pod_template",
+            "allowed_images: registry.example* has a wildcard before the first slash",
+        ),
         ({"pod_template": {"grace_s": 0}}, "pod_template", "grace_s must be a whole number"),
         ({"address": "http://host", "pod_template": {"image": "a"}}, "pod_template", "Not used for Slurm"),
         ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
@@ -143,7 +148,7 @@ def test_cluster_is_added_and_connected(api, folder):
             "Not used for Slurm",
         ),
     ],
-    ids=["user", "mapping", "privileged", "grace", "Slurm template", "address", "Slurm"],
+    ids=["user", "mapping", "privileged", "images", "grace", "Slurm template", "address", "Slurm"],
 )
 def test_settings_that_mean_nothing_are_refused(columns, field, said):
     with pytest.raises(InvalidClusterFields) as refused:

@@ -8,6 +8,7 @@ names. Only the pod's own service account has fixed paths and needs no permissio
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -99,9 +100,14 @@ def parse_address(address: str) -> KubernetesAddress:
 
 
 def load_connection(
-    address: KubernetesAddress, read_file: ReadFile, environment: Mapping[str, str] = os.environ
+    address: KubernetesAddress,
+    read_file: ReadFile,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    plain_http: bool = False,
 ) -> Connection:
-    """Read all files. Raises ClusterUnreachable with one sentence."""
+    """Read all files. Raises ClusterUnreachable with one sentence. `plain_http`: a token may be sent unencrypted to
+    another machine, as to the bundled cluster in a network of containers."""
     if not address.kubeconfig:
         return _in_cluster_connection(environment)
     text = _read(address.kubeconfig, read_file)
@@ -110,7 +116,24 @@ def load_connection(
     except BadKubeconfig as error:
         raise ClusterUnreachable(f"{address.kubeconfig} {error}") from None
     folder = os.path.dirname(address.kubeconfig)
-    return _connection(access, lambda path: _read(os.path.join(folder, path), read_file))
+    connection = _connection(access, lambda path: _read(os.path.join(folder, path), read_file))
+    if connection.token and not plain_http and not _is_private(connection.server):
+        raise ClusterUnreachable(
+            f"{address.kubeconfig} has a token and the server {connection.server}, which would get it unencrypted; use"
+            " https:// (http:// is allowed on the loopback address only)"
+        )
+    return connection
+
+
+def _is_private(server: str) -> bool:
+    """Whether nobody else can read what is sent to the server."""
+    parts = urlsplit(server)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _read(path: str, read_file: ReadFile) -> str:
