@@ -41,6 +41,7 @@ from jobs.models import (
 )
 from scheduling.backends.base import Backend, BackendJob, BackendNode, ClusterListing
 from scheduling.core import observations
+from scheduling.core.gpu_indices import HeldGpus, index_corrections
 from scheduling.loops.observe.attempt_changes import (
     ATTEMPT_FACT_COLUMNS,
     apply_observations,
@@ -295,15 +296,22 @@ def _cancel_duplicates(cluster: Cluster, backend: Backend, jobs: Iterable[Backen
 
 def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob]], keys: Mapping[int, str]) -> None:
     """Correct the GPU indices of allocations to those that the cluster allocated."""
-    actual = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
+    running = ((key, job) for key, jobs in by_name.items() for job in jobs if job.state not in FINAL_STATES)
+    actual = {(key, node): gpus for key, job in running for node, gpus in job.gpus.items()}
     if not actual:
         return
-    nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
-    held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
+    names = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
+    held: dict[int, dict[int, HeldGpus]] = defaultdict(dict)
+    given: dict[int, dict[int, Sequence[int]]] = defaultdict(dict)
+    allocations = Allocation.objects.live().filter(node__in=names, gpu__isnull=False)
+    for attempt, node, indices, share in allocations.gpus_by_attempt_and_node():
+        held[node][attempt] = HeldGpus([index for index in indices if index is not None], share)
+        if found := actual.get((keys.get(attempt, ""), names[node])):
+            given[node][attempt] = found
     corrections = [
         GpuCorrection(attempt_id=attempt, node_id=node, promised=old, given=new)
-        for attempt, node, promised, _ in held.gpus_by_attempt_and_node()
-        for old, new in _gpu_index_swaps(promised, actual.get((keys[attempt], nodes[node]), ()))
+        for node in given
+        for attempt, old, new in index_corrections(held[node], given[node])
     ]
     with skip_row_on_error("the correction of GPU indices"):
         job_actions.correct_gpus(corrections)
@@ -319,11 +327,3 @@ def _fill_missing_gpus(
         if gpus := next((job.gpus for job in by_name.get(key, []) if job.gpus), None):
             with skip_row_on_error(f"the GPUs of {key}"):
                 job_actions.record_adopted_gpus(attempt.pk, cluster, gpus)
-
-
-def _gpu_index_swaps(promised: Sequence[int], actual: Sequence[int]) -> list[tuple[int, int]]:
-    """Return pairs of promised and actual indices. Nothing is corrected if the counts differ, because then the cluster
-    allocated something else than requested."""
-    if len(promised) != len(actual):
-        return []
-    return list(zip(sorted(set(promised) - set(actual)), sorted(set(actual) - set(promised)), strict=True))

@@ -308,6 +308,16 @@ def test_gpu_indices_of_the_cluster_are_recorded(cluster, slurm, sent):
     assert list(sent.allocations.values_list("gpu", flat=True)) == [6, 7]
 
 
+def test_attempt_that_has_not_started_gives_way_to_the_one_that_has_its_gpus(cluster, slurm):
+    one, two = (make.attempt(make.job(gpus_per_node=1), gpus=(index,)) for index in (0, 1))
+    send_commands_once(cluster, slurm, clock.now())
+    slurm.change(one.key, state=State.RUNNING, started_at=clock.now(), gpus={"seren-001": (1,)})
+
+    sync(cluster, slurm)
+
+    assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
