@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.core.pod_limits import PodLimits
+
 from .base import Backend
 from .kubernetes.backend import KubernetesBackend
 from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
@@ -27,17 +29,21 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    for name in ("read_file", "installation", *KUBERNETES_SETTINGS):
+    for name in ("read_file", "installation", "pod_limits", *KUBERNETES_SETTINGS):
         del options[name]
     return SlurmBackend(address, **options)
 
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
+    try:
+        template = parse_pod_template(options["pod_template"], options["pod_limits"])
+    except ValueError as error:
+        raise ValueError(f"pod_template: {error}") from None
     return KubernetesBackend(
         address,
         read_file=options["read_file"],
         owners=parse_owner_mapping(options["workload_owners"]),
-        template=parse_pod_template(options["pod_template"]),
+        template=template,
         installation=options["installation"],
         timeout_s=options["timeout_s"],
     )
@@ -110,6 +116,7 @@ def open_backend(
     read_file: ReadFile = _refuse_file,
     workload_owners: Mapping[str, Any] | None = None,
     pod_template: Mapping[str, Any] | None = None,
+    pod_limits: PodLimits = PodLimits(),  # noqa: B008 - immutable
     installation: str = "",
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
@@ -128,6 +135,7 @@ def open_backend(
         read_file=read_file,
         workload_owners=workload_owners or {},
         pod_template=pod_template or {},
+        pod_limits=pod_limits,
         installation=installation,
     )
 
