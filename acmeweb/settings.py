@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from acmeweb.common import env as environment
 from acmeweb.common.env import ROOT
+from jobs.core.pod_limits import PodLimits, PodPrivilege
 
 env = environment.load()
 
@@ -114,6 +115,11 @@ OWN_CLUSTER_USER = "acme"  # sent with the token as X-SLURM-USER-NAME
 # Directories that the settings of clusters may name (jobs/logs/allowed_paths.py)
 ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
 ACME_LOG_DIRS = env.directories("ACME_LOG_DIRS")
+# What the pod templates of clusters may use of the nodes
+ACME_POD_LIMITS = PodLimits(
+    host_paths=tuple(env.directories("ACME_POD_HOST_PATHS")),
+    privileges=frozenset(env.choices("ACME_POD_PRIVILEGES", tuple(PodPrivilege))),
+)
 ACME_POD_LOG_DAYS = env.number("ACME_POD_LOG_DAYS", 90, 1, 3650)  # how long copied logs in ACME_VAR stay
 
 CHANNEL_LAYERS = {

@@ -122,7 +122,7 @@ def test_image_installs_only_the_runtime_lock_and_runs_unprivileged():
 
 
 def test_every_variable_is_explained():
-    reading = re.compile(r'(?:env|asked)\.(?:text|flag|number|words|directories)\(\s*"([A-Z_]+)"')
+    reading = re.compile(r'(?:env|asked)\.(?:text|flag|number|words|choices|directories)\(\s*"([A-Z_]+)"')
     sources = [*ROOT.glob("acmeweb/**/*.py"), *ROOT.glob("scheduling/**/*.py"), *ROOT.glob("failures/**/*.py")]
     read = {name for source in sources for name in reading.findall(source.read_text())}
     used = set(re.findall(r"\$\{([A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -100,6 +100,12 @@ class EnvReader:
 
     def words(self, name: str, default: str = "") -> list[str]:
         return _split_list(self.text(name, default))
+
+    def choices(self, name: str, allowed: Sequence[str]) -> list[str]:
+        for word in (words := self.words(name)):
+            if word not in allowed:
+                raise InvalidEnvSetting(name, word, f"is not one of {', '.join(allowed)}")
+        return words
 
     def directories(self, name: str, default: str = "") -> list[str]:
         """Return absolute directories. An empty value means the default."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -157,7 +158,8 @@ def _validate_kind(row: Cluster) -> None:
     refusals = {name: f"Not used for {kind.name}." for name in kind.unused_settings if getattr(row, name)}
     if kind.runs_as_service and row.submit_as != SubmitIdentity.SERVICE:
         refusals["submit_as"] = f"Not used for {kind.name}."
-    for name, parse in (("workload_owners", parse_owner_mapping), ("pod_template", parse_pod_template)):
+    parse_pods = partial(parse_pod_template, limits=settings.ACME_POD_LIMITS)
+    for name, parse in (("workload_owners", parse_owner_mapping), ("pod_template", parse_pods)):
         try:
             parse(getattr(row, name))
         except ValueError as error:

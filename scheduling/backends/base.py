@@ -21,7 +21,7 @@ What a backend must do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -244,6 +244,10 @@ class Backend(Protocol):
 
     def jobs(self) -> ClusterListing[BackendJob]:
         """All jobs that the cluster still knows, including ended ones."""
+        ...
+
+    def current_jobs(self, keys: Collection[str]) -> ClusterListing[BackendJob]:
+        """The jobs with these keys as the cluster has them now. `jobs` may return what it had some time ago."""
         ...
 
     def find(self, key: str) -> BackendJob | None:

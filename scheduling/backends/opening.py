@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.core.pod_limits import PodLimits
+
 from .base import Backend
 from .kubernetes.backend import KubernetesBackend
 from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
@@ -27,18 +29,22 @@ def _refuse_file(path: str) -> str:
 
 
 def _open_slurm(address: str, **options: Any) -> Backend:
-    for name in ("read_file", "plain_http", "installation", *KUBERNETES_SETTINGS):
+    for name in ("read_file", "plain_http", "installation", "pod_limits", *KUBERNETES_SETTINGS):
         del options[name]
     return SlurmBackend(address, **options)
 
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
+    try:
+        template = parse_pod_template(options["pod_template"], options["pod_limits"])
+    except ValueError as error:
+        raise ValueError(f"pod_template: {error}") from None
     return KubernetesBackend(
         address,
         read_file=options["read_file"],
         plain_http=options["plain_http"],
         owners=parse_owner_mapping(options["workload_owners"]),
-        template=parse_pod_template(options["pod_template"]),
+        template=template,
         installation=options["installation"],
         timeout_s=options["timeout_s"],
     )
@@ -112,6 +118,7 @@ def open_backend(
     plain_http: bool = False,
     workload_owners: Mapping[str, Any] | None = None,
     pod_template: Mapping[str, Any] | None = None,
+    pod_limits: PodLimits = PodLimits(),  # noqa: B008 - immutable
     installation: str = "",
 ) -> Backend:
     """The backend for this address. Raises ValueError, with a sentence, if there is none.
@@ -132,6 +139,7 @@ def open_backend(
         plain_http=plain_http,
         workload_owners=workload_owners or {},
         pod_template=pod_template or {},
+        pod_limits=pod_limits,
         installation=installation,
     )
 

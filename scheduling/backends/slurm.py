@@ -8,7 +8,7 @@ Nothing is retried here, because only the caller knows whether a retry is useful
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -155,6 +155,10 @@ class SlurmBackend:
             self._cache.force_full_job_listing()
             return None
         return self._cache.renew(states, fresh, unreadable, listed.unreadable)
+
+    def current_jobs(self, keys: Collection[str]) -> ClusterListing[BackendJob]:
+        listing = self.jobs()
+        return ClusterListing((job for job in listing if job.key in keys), listing.unreadable)
 
     def find(self, key: str) -> BackendJob | None:
         listing = self.jobs()

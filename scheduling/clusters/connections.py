@@ -7,6 +7,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
+from django.conf import settings as django_settings
+
 from jobs.logs import allowed_paths
 from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Cluster, Installation
@@ -46,7 +48,7 @@ def connect(cluster: Cluster) -> Backend:
 
 def _open(cluster: Cluster, token: str, **options: Any) -> Backend:
     settings = {name: getattr(cluster, name) for name in ("workload_owners", "pod_template")}
-    connection = {"user": cluster.api_user, "token": token, **settings}
+    connection = {"user": cluster.api_user, "token": token, "pod_limits": django_settings.ACME_POD_LIMITS, **settings}
     try:
         reading = {"read_file": secret_reader(cluster), "plain_http": cluster.is_bundled}
         return open_backend(cluster.address, **reading, **connection, **options)

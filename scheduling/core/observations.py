@@ -105,9 +105,14 @@ def observed_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime)
     return changes
 
 
-def has_observed_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime) -> bool:
-    """Whether the observation changes anything."""
-    return any(not isinstance(change, NoChange) for change in observed_changes(facts, job, now))
+def real_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime) -> list[ObservedChange]:
+    """The changes without "no change"."""
+    return [change for change in observed_changes(facts, job, now) if not isinstance(change, NoChange)]
+
+
+def may_be_outdated(change: ObservedChange) -> bool:
+    """Whether the change may be wrong if the listing is older than what others know. An end stays an end."""
+    return isinstance(change, StrandedAttempt) or (isinstance(change, MissingChange) and change.since is not None)
 
 
 def _is_stranded(facts: AttemptFacts, job: BackendJob, now: datetime) -> bool:

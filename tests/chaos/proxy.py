@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -78,6 +78,7 @@ class Proxy:
         self.damaged = 0  # damaged responses since the start
         self._fault: Fault | None = None
         self._cut_watches = self._hold_watches = False
+        self._watch_lag_s, self._lagging_share = 0.0, 1.0
         self._watching: set[asyncio.Task[Any]] = set()  # connections on which a watch runs
         self._history: dict[str, deque[tuple[float, Message]]] = defaultdict(deque)
         self._loop = asyncio.new_event_loop()
@@ -102,6 +103,16 @@ class Proxy:
             yield
         finally:
             self._cut_watches = False
+
+    @contextmanager
+    def lagging_watches(self, lag_s: float, share: float = 1.0) -> Iterator[None]:
+        """Pass on the events of this share of the watches, drawn by chance, so much later. All else stays current."""
+        self._watch_lag_s, self._lagging_share = lag_s, share
+        self.damaged += len(self._watching)
+        try:
+            yield
+        finally:
+            self._watch_lag_s = 0.0
 
     @contextmanager
     def held_watches(self) -> Iterator[None]:
@@ -162,17 +173,34 @@ class Proxy:
             async with self._connected(request) as upstream:
                 head = await upstream.readuntil(b"\r\n\r\n")
                 writer.write(head)
-                while data := await upstream.read(MOST_HEADER_BYTES):
-                    if self._cut_watches:
-                        self.damaged += 1
-                        data = data[: len(data) // 2]
-                    writer.write(data)
-                    await writer.drain()
-                    if self._cut_watches:
-                        break
+                async with aclosing(self._events(upstream)) as events:
+                    async for data in events:
+                        if self._cut_watches:
+                            self.damaged += 1
+                            data = data[: len(data) // 2]
+                        writer.write(data)
+                        await writer.drain()
+                        if self._cut_watches:
+                            break
         finally:
             self._watching.discard(task)
         return False
+
+    async def _events(self, upstream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """What a watch sends, some time after it has arrived if the watch lags."""
+        arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        collecting = asyncio.create_task(_collect(upstream, arrived))
+        luck = self.random.random()
+        try:
+            while True:
+                at, data = await arrived.get()
+                while luck < self._lagging_share and time.monotonic() < at + self._watch_lag_s:
+                    await asyncio.sleep(HOLD_S)
+                if not data:
+                    return
+                yield data
+        finally:
+            collecting.cancel()
 
     async def _tunnel(self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Pass on both directions of a connection that switches to another protocol."""
@@ -254,6 +282,17 @@ def _for_upstream(request: Message, upstream: tuple[str, int]) -> Message:
     """The request for the cluster, without `Accept-Encoding`, because a fault must be able to parse the response."""
     headers = [pair for pair in request.headers if pair[0].lower() not in ("host", "accept-encoding")]
     return replace(request, headers=(("Host", f"{upstream[0]}:{upstream[1]}"), *headers))
+
+
+async def _collect(upstream: asyncio.StreamReader, arrived: asyncio.Queue[tuple[float, bytes]]) -> None:
+    """Read until the other side is done, with the times at which it was read. Empty data is the end."""
+    data = b"begin"
+    while data:
+        try:
+            data = await upstream.read(MOST_HEADER_BYTES)
+        except OSError:
+            data = b""
+        arrived.put_nowait((time.monotonic(), data))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

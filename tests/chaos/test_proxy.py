@@ -191,6 +191,25 @@ def test_watch_is_cut_in_the_middle_of_an_object(client, proxy, cluster):
     assert client.get("/jobs").status_code == 200
 
 
+def test_watches_lag_while_all_other_responses_are_current(client, proxy, cluster):
+    with client.stream("GET", WATCH) as response:
+        with proxy.lagging_watches(3600.0):
+            cluster.events.release()
+            with pytest.raises(httpx.ReadTimeout):
+                client.get(WATCH, timeout=0.2)
+            assert client.get("/jobs").status_code == 200
+        cluster.events.release(5)
+
+        assert next(response.iter_lines()) == '{"type":"ADDED"}'
+
+
+def test_only_some_watches_lag(client, proxy, cluster):
+    with proxy.lagging_watches(3600.0, share=0.0), client.stream("GET", WATCH) as response:
+        cluster.events.release()
+
+        assert next(response.iter_lines()) == '{"type":"ADDED"}'
+
+
 def test_held_watches_end_and_new_ones_wait(client, proxy, cluster):
     with client.stream("GET", WATCH) as response, proxy.held_watches():
         with pytest.raises(httpx.HTTPError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,6 +25,7 @@ from scheduling.backends.slurm import SLURM_TRAITS
 class FakeCluster:
     def __init__(self, nodes: int = 4, gpus: int = 8) -> None:
         self.known: dict[str, BackendJob] = {}
+        self.listed: dict[str, BackendJob] | None = None  # what a listing that lags shows instead
         self.unreadable_jobs: list[UnreadableRow] = []
         self.unreadable_nodes: list[UnreadableRow] = []
         self.sent: list[SubmitRequest] = []
@@ -51,6 +52,10 @@ class FakeCluster:
         self.after: Callable[[str], None] = lambda verb: None
 
     # test controls
+
+    def lag(self) -> None:
+        """From now on, listings show the jobs as they are now."""
+        self.listed = dict(self.known)
 
     def change(self, key: str, **fields: object) -> None:
         (backend_id,) = [job.backend_id for job in self.known.values() if job.key == key]
@@ -107,7 +112,11 @@ class FakeCluster:
 
     def jobs(self) -> ClusterListing[BackendJob]:
         self.before("jobs")
-        return ClusterListing(self.known.values(), self.unreadable_jobs)
+        return ClusterListing((self.known if self.listed is None else self.listed).values(), self.unreadable_jobs)
+
+    def current_jobs(self, keys: Collection[str]) -> ClusterListing[BackendJob]:
+        self.before("current_jobs")
+        return ClusterListing((job for job in self.known.values() if job.key in keys), self.unreadable_jobs)
 
     def find(self, key: str) -> BackendJob | None:
         self.before("find")

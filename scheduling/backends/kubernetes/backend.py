@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ..base import (
@@ -116,8 +116,16 @@ class KubernetesBackend:
                 self._job_listing = (state, self._new_job_listing(reasons, late))
             return self._job_listing[1]
 
-    def find(self, key: str) -> BackendJob | None:
+    def current_jobs(self, keys: Collection[str]) -> ClusterListing[BackendJob]:
+        with self._lock:
+            deadline = self._api.new_deadline()
+            self._cluster.follow_all(deadline)
+            self._cluster.read_attempts(keys, deadline)
         listing = self.jobs()
+        return ClusterListing((job for job in listing if job.key in keys), listing.unreadable)
+
+    def find(self, key: str) -> BackendJob | None:
+        listing = self.current_jobs([key])
         ours = [job for job in listing if job.key == key]
         if not ours and listing.hides_job("", key):
             raise ClusterUnreachable(f"{self._api.server}: an unreadable object may be the job with key {key}")

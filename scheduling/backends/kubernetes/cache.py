@@ -36,6 +36,7 @@ class ReducedObject(Generic[T]):
     """What is kept of one object: its value, or why it cannot be read."""
 
     uid: str
+    version: int = 0  # 0: unknown
     value: T | None = None
     unreadable: UnreadableRow | None = None
 
@@ -44,7 +45,8 @@ class ObjectCache(Generic[T]):
     """`changes` has the uid of each value that may have changed; most events are heartbeats, which change no value.
     `row_kind` is "node" or "job".
 
-    A malformed pod or owner may belong to any job, so its row has no name: no absence means anything then.
+    A malformed pod or owner may belong to any job, so its row has no name: no absence means anything then. An object is
+    never replaced by an older version of itself: it may have been read by itself, before its event arrived.
     """
 
     def __init__(self, reduce: Reduce[T], row_kind: str, *, keep_vanished: bool = False) -> None:
@@ -52,6 +54,7 @@ class ObjectCache(Generic[T]):
         self.objects: dict[str, T] = {}
         self.vanished: dict[str, T] = {}
         self._unreadable: dict[str, UnreadableRow] = {}
+        self._versions: dict[str, int] = {}  # by uid
         self.resource_version = ""
         self.changes = ChangeLog()
 
@@ -61,12 +64,13 @@ class ObjectCache(Generic[T]):
 
     def reduce(self, item: Mapping[str, Any]) -> ReducedObject[T]:
         """The value of one object, or the row that says why it cannot be read."""
-        uid = text_at(item, "metadata", "uid")
+        uid, version = text_at(item, "metadata", "uid"), text_at(item, "metadata", "resourceVersion")
+        number = int(version) if version.isascii() and version.isdigit() else 0
         try:
-            return ReducedObject(uid=uid, value=self._reduce(item))
+            return ReducedObject(uid=uid, version=number, value=self._reduce(item))
         except MalformedObject as error:
             name = text_at(item, "metadata", "name", largest=253)
-            return ReducedObject(uid=uid or name, unreadable=self._unreadable_row(name, str(error)))
+            return ReducedObject(uid=uid or name, version=number, unreadable=self._unreadable_row(name, str(error)))
 
     def replace_all(self, listed: Iterable[ReducedObject[T]], resource_version: str, now: datetime) -> None:
         """Take over a complete list."""
@@ -99,8 +103,19 @@ class ObjectCache(Generic[T]):
             self._remove(reduced.uid, now)
             self._forget_vanished(now)
 
+    def put(self, item: Mapping[str, Any]) -> None:
+        """Take over an object that was read by itself. The version of the cache stays the same."""
+        self._store(self.reduce(item))
+
+    def forget_versions(self) -> None:
+        """Let older versions replace newer ones, as after the restore of a backup."""
+        self._versions.clear()
+
     def _store(self, reduced: ReducedObject[T]) -> None:
         """An equal value stays the same object, because others keep what they derived from it."""
+        if reduced.version and reduced.version < self._versions.get(reduced.uid, 0):
+            return
+        self._versions[reduced.uid] = reduced.version
         known = self.objects.get(reduced.uid)
         if reduced.value is None:
             self.objects.pop(reduced.uid, None)
@@ -125,6 +140,7 @@ class ObjectCache(Generic[T]):
             self.vanished[uid] = replace(known, gone_at=now)  # type: ignore[type-var]
         self.objects.pop(uid, None)
         self._unreadable.pop(uid, None)
+        self._versions.pop(uid, None)
         self.changes.add(uid)
 
     def _forget_vanished(self, now: datetime) -> None:

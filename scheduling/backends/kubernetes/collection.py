@@ -92,6 +92,7 @@ class FollowedCollection(Generic[T]):
     def list_restored(self) -> None:
         """List again, although the storage is older than what is known: it was restored from a backup."""
         self.list_again()
+        self.cache.forget_versions()
         self._may_be_older = True
         with self._expectations:
             self._expected_version = 0

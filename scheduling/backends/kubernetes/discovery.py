@@ -20,6 +20,8 @@ WORKLOAD_KINDS: dict[str, tuple[str, ...]] = {
     "ray.io": ("RayJob", "RayCluster", "RayService"),
     "batch.volcano.sh": ("Job",),
 }
+# Those whose objects attempts of Acme have
+ATTEMPT_KINDS: dict[str, tuple[str, ...]] = {"batch": ("Job",), "jobset.x-k8s.io": ("JobSet",)}
 QUOTA_GROUP, QUOTA_KIND = "kueue.x-k8s.io", "Workload"
 NEEDED_VERBS = frozenset({"list", "watch"})
 PATH_PART = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # groups, versions and resources; untrusted input

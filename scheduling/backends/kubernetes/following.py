@@ -2,6 +2,10 @@
 
 A look makes one small request, which shows that the API server and its storage respond, and applies what the watches
 have brought since the last look.
+
+Watches may lag, each process has its own, and nothing shows how far behind one is. What a cache shows as ended, failed
+or deleted has happened. What it shows as running, waiting or missing may be over: whoever acts on that reads the
+objects first (`read_attempts`, `_read_lost_nodes`), and so do other processes that know more.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from acmeweb.common.http_client import RequestDeadline
 
@@ -23,6 +28,7 @@ from .cache import CacheIndex, ObjectCache
 from .changes import ChangeReader
 from .collection import FollowedCollection
 from .discovery import (
+    ATTEMPT_KINDS,
     QUOTA_GROUP,
     QUOTA_KIND,
     WORKLOAD_KINDS,
@@ -30,6 +36,7 @@ from .discovery import (
     served_group_versions,
     served_resources,
 )
+from .fields import text_at
 from .groups import GroupCache
 from .nodes import NodeReport, read_node
 from .ownership import KEY_LABEL, OwnerMapping
@@ -41,6 +48,9 @@ T = TypeVar("T")
 DISCOVER_EVERY_S = 300.0  # operators of the cluster may install further kinds of workloads
 RESTORED_AFTER_S = 60.0  # longer than a cache or a lagging server answers from the past
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+KEYS_PER_REQUEST = 50
+READ_LOST_EVERY_S = 5.0
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def config_maps_path(namespace: str) -> str:
@@ -59,14 +69,16 @@ class ClusterFollower:
         now: Callable[[], datetime],
     ) -> None:
         self._api, self._owners, self._monotonic, self._now = api, owners, monotonic, now
+        self._own_namespaces = tuple(own_namespaces)
         self.nodes: FollowedCollection[NodeReport] = FollowedCollection(api, NODES, ObjectCache(read_node, "node"))
         pods: ObjectCache[Pod] = ObjectCache(partial(read_pod, owners=owners), "job", keep_vanished=True)
         self.pods = FollowedCollection(api, PODS, pods)
-        self.config_maps = {config_maps_path(name): self._new_config_maps(name) for name in own_namespaces}
+        self.config_maps = {config_maps_path(name): self._new_config_maps(name) for name in self._own_namespaces}
         self._workloads: dict[ServedResource, FollowedCollection[Workload]] = {}
         self._quota_waits: dict[ServedResource, FollowedCollection[QuotaWait]] = {}
         self._discover_at = monotonic()
         self._lost_nodes: tuple[object, frozenset[str]] = (None, frozenset())  # with the changes as of then
+        self._lost_until: dict[str, float] = {}  # lost nodes that were read, and when they must be read again
         self._older_since: float | None = None  # since when the storage says an older version than what was read
         self.pods_by_node = CacheIndex(self.pods.cache, attrgetter("node"))
         self.groups, self._group_reader = GroupCache(), ChangeReader()
@@ -83,6 +95,7 @@ class ClusterFollower:
         self._check_version(self._api.current_version(deadline))
         for collection in (self.nodes, self.pods):
             collection.catch_up(deadline, self._now())
+        self._read_lost_nodes(deadline)
 
     def follow_all(self, deadline: RequestDeadline) -> None:
         self.follow_nodes_and_pods(deadline)
@@ -149,6 +162,60 @@ class ClusterFollower:
             usable = {report.name for report in self.nodes.cache.objects.values() if report.is_ready}
             self._lost_nodes = (state, frozenset(self.pods_by_node.update().keys() - usable - {""}))
         return self._lost_nodes[1]
+
+    def _read_lost_nodes(self, deadline: RequestDeadline) -> None:
+        """Read the nodes of live pods that the cache shows as lost: attempts end because of that."""
+        now, pods = self._monotonic(), self.pods_by_node.update()
+        self._lost_until = {name: at for name, at in self._lost_until.items() if now < at}
+        for name in self.lost_nodes():
+            if name not in self._lost_until and any(pod.is_live for pod in pods[name].values()):
+                self._read_node(name, deadline)
+                self._lost_until[name] = now + READ_LOST_EVERY_S
+
+    def _read_node(self, name: str, deadline: RequestDeadline) -> None:
+        try:
+            self.nodes.cache.put(self._api.get(f"{NODES}/{quote(name, safe='')}", deadline))
+        except ApiRefusal as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def read_attempts(self, keys: Iterable[str], deadline: RequestDeadline, kind: str = "") -> set[str]:
+        """Read the objects of attempts into the caches, past the watches. Return their uids. `kind` is that of their
+        owners; empty: any.
+        """
+        usable = sorted(key for key in set(keys) if LABEL_VALUE.fullmatch(key))
+        uids: set[str] = set()
+        for first in range(0, len(usable), KEYS_PER_REQUEST):
+            selector = f"{KEY_LABEL} in ({','.join(usable[first : first + KEYS_PER_REQUEST])})"
+            for namespace in self._own_namespaces:
+                for collection in self._attempt_collections(kind, namespace):
+                    uids |= self._read_selected(collection, namespace, selector, deadline)
+        return uids
+
+    def _attempt_collections(self, kind: str, namespace: str) -> list[FollowedCollection[Any]]:
+        """Those in which attempts with owners of this kind have objects."""
+        own = self.config_maps[config_maps_path(namespace)]
+        config_maps = [own] if kind in ("", "ConfigMap") and own.cache.resource_version else []
+        owners = [
+            collection
+            for resource, collection in self._workloads.items()
+            if resource.kind in ATTEMPT_KINDS.get(resource.group, ()) and kind not in ("Pod", "ConfigMap")
+        ]
+        return [*config_maps, *owners, self.pods]
+
+    def _read_selected(
+        self, collection: FollowedCollection[Any], namespace: str, selector: str, deadline: RequestDeadline
+    ) -> set[str]:
+        base, _, plural = collection.path.rpartition("/")
+        path = collection.path if "/namespaces/" in base else f"{base}/namespaces/{quote(namespace, safe='')}/{plural}"
+        page, uids = "", set()
+        while True:
+            items, page, _ = self._api.list_page(path, deadline, page, selector)
+            for item in items:
+                collection.cache.put(item)
+                uids.add(text_at(item, "metadata", "uid"))
+            if not page:
+                return uids
 
     def stop(self) -> None:
         for collection in self.collections():

@@ -31,6 +31,7 @@ from ..attempt_record import RECORD_VARIABLE
 from ..base import RequestRejected, SubmitRequest
 from .fields import mapping_at, require_text, texts_at
 from .ownership import INSTALLATION_LABEL, KEY_LABEL
+from .pod_limits import ROOT_ID
 from .pod_script import INDEX_VARIABLE, escape_references, grace_seconds, launcher_environment, pod_script
 from .pod_template import SHARED_MEMORY_PATH, SHARED_MEMORY_VOLUME, PodTemplate, Volume, mounted_volumes
 
@@ -304,9 +305,13 @@ def _optional_parts(template: PodTemplate) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value}
 
 
-def _security_context(template: PodTemplate) -> dict[str, int]:
-    ids = {"runAsUser": template.run_as_user, "runAsGroup": template.run_as_group}
-    return {name: number for name, number in ids.items() if number is not None}
+def _security_context(template: PodTemplate) -> dict[str, Any]:
+    """`fsGroup`: jobs may write to new volumes, which belong to root otherwise."""
+    user = template.run_as_user
+    group = user if template.run_as_group is None else template.run_as_group
+    volumes = {"fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"} if group else {}
+    ids = {name: number for name, number in (("runAsUser", user), ("runAsGroup", group)) if number is not None}
+    return {"runAsNonRoot": user != ROOT_ID, "seccompProfile": {"type": "RuntimeDefault"}, **ids, **volumes}
 
 
 def _container(
@@ -320,23 +325,36 @@ def _container(
         "env": _environment(request, template, hosts),
         "resources": _resources(request, template),
         "volumeMounts": [*map(_volume_mount, volumes), *_shared_memory_mount(template)],
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False, **_capabilities(template)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "capabilities": _capabilities(template),
+        },
     }
 
 
-def _capabilities(template: PodTemplate) -> dict[str, Any]:
-    """InfiniBand needs memory that is never swapped out, more than the limit of a container allows."""
-    has_rdma = any(name.startswith("rdma/") for name in template.extra_resources)
-    return {"capabilities": {"add": ["IPC_LOCK"]}} if has_rdma else {}
+def _capabilities(template: PodTemplate) -> dict[str, list[str]]:
+    """Root keeps those of the container runtime: without them it could not read the files of others. InfiniBand needs
+    memory that is never swapped out, more than the limit of a container allows.
+    """
+    dropped = {"drop": ["ALL"]} if template.run_as_user != ROOT_ID else {}
+    return {**dropped, **({"add": ["IPC_LOCK"]} if template.has_rdma else {})}
 
 
 def _environment(request: SubmitRequest, template: PodTemplate, hosts: Sequence[str]) -> list[dict[str, Any]]:
     """Variables of the launchers, and those of the job, which take precedence."""
     launcher = launcher_environment(request, tuple(hosts), _port(request, template))
-    variables = {**launcher, **request.environment}
+    variables = {**_user_variables(request, template), **launcher, **request.environment}
     variables.pop(RECORD_VARIABLE, None)  # pods leave no record; the cluster remembers how they ended
     node = {"name": "SLURMD_NODENAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
     return [*({"name": name, "value": escape_references(value)} for name, value in variables.items()), node]
+
+
+def _user_variables(request: SubmitRequest, template: PodTemplate) -> dict[str, str]:
+    """What programs ask for a user that the image does not know. Its home directory would be /."""
+    if template.run_as_user in (None, ROOT_ID):
+        return {}
+    return {"HOME": "/tmp", **dict.fromkeys(("USER", "LOGNAME"), request.user or "acme")}  # noqa: S108
 
 
 def _resources(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[str, str]]:

@@ -1,7 +1,8 @@
 """What operators decide about the pods of jobs: the setting `pod_template` of a cluster. Pure.
 
 Jobs may refine it only by what the template offers: an image that `allowed_images` matches, and the names of volumes.
-Nothing in a job or in the template makes a pod privileged, and host paths occur only as volumes of the template.
+Pods carry what the Pod Security Standard "restricted" demands. A template relaxes that only as far as `pod_limits`
+allows, and host paths occur only as volumes of the template.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from jobs.core.container_offers import MOUNT_NAME, ContainerOffers
+from jobs.core.pod_limits import PodLimits
 
 from .fields import QUANTITY, parse_quantity
+from .pod_limits import check_limits
 from .resources import is_gpu
 
 MAX_ENTRIES = 100
@@ -28,6 +31,8 @@ OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 IMAGE = re.compile(r"[!-~]{1,500}", re.ASCII)
+DEFAULT_ID = 1000  # user and group of pods: many images name none, and would run as root
+IMAGE_USER = "image"
 OWN_PREFIX = "acme"  # of labels, annotations and volumes that Acme writes itself
 SHARED_MEMORY_PATH = "/dev/shm"  # noqa: S108
 SHARED_MEMORY_VOLUME = "acme-shm"
@@ -68,12 +73,16 @@ class PodTemplate:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
-    run_as_user: int | None = None
-    run_as_group: int | None = None
+    run_as_user: int | None = DEFAULT_ID  # None: that of the image, which must not be root
+    run_as_group: int | None = None  # None: the number of the user
     host_network: bool = False
 
     def namespace_mode(self, name: str) -> NamespaceMode:
         return NamespaceMode.OURS if name == self.namespace else self.namespaces.get(name, NamespaceMode.OBSERVED)
+
+    @property
+    def has_rdma(self) -> bool:
+        return any(name.startswith("rdma/") for name in self.extra_resources)
 
     @property
     def own_namespaces(self) -> list[str]:
@@ -93,7 +102,7 @@ class PodTemplate:
         return exact or (self.gpu_resource[max(patterns, key=len)] if patterns else "")
 
 
-def parse_pod_template(settings: object) -> PodTemplate:
+def parse_pod_template(settings: object, limits: PodLimits) -> PodTemplate:
     """The template in a cluster's settings. Raises ValueError with one sentence that names the setting."""
     if not isinstance(settings, Mapping):
         raise ValueError('must be an object, for example {"image": "registry.example/train:1"}.')
@@ -101,6 +110,7 @@ def parse_pod_template(settings: object) -> PodTemplate:
         raise ValueError(f"{unknown[0][:40]!r} is not a setting; use {', '.join(READERS)}.")
     template = PodTemplate(**{name: READERS[name](name, value) for name, value in settings.items()})
     _check_together(template)
+    check_limits(template, limits)
     return template
 
 
@@ -145,6 +155,14 @@ def _integer_reader(low: int, high: int) -> Reader:
         return value
 
     return read
+
+
+def _read_user(name: str, value: object) -> int | None:
+    if value == IMAGE_USER:
+        return None
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f'{name} must be a whole number from 0 to {MAX_ID}, or "{IMAGE_USER}".')
+    return value
 
 
 def _read_size(name: str, value: object) -> str:
@@ -324,7 +342,7 @@ READERS: dict[str, Reader] = {
     "labels": _read_marks(_object_reader(KEY, _pattern_reader(LABEL_VALUE, "a value that labels may have"))),
     "annotations": _read_marks(_object_reader(KEY, _read_text)),
     "image_pull_secrets": _list_reader(_read_object_name),
-    "run_as_user": _integer_reader(0, MAX_ID),
+    "run_as_user": _read_user,
     "run_as_group": _integer_reader(0, MAX_ID),
     "host_network": _read_bool,
 }

@@ -24,7 +24,7 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
 from jobs.models import Attempt, Cluster, Job
 from scheduling.backends.base import BackendJob, ClusterListing
-from scheduling.core.observations import AttemptFacts, has_observed_changes
+from scheduling.core.observations import AttemptFacts, real_changes
 from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts
 
 MAX_NEW_JOBS = 500
@@ -76,7 +76,7 @@ def _has_changed(attempt: AttemptFacts | None, seen: BackendJob | None, now: dat
     waits_there = seen is not None and seen.state == State.PENDING
     if attempt is None:
         return not waits_there
-    return waits_there or has_observed_changes(attempt, seen, now)
+    return waits_there or bool(real_changes(attempt, seen, now))
 
 
 def _unfinished_jobs(cluster: Cluster, names: Iterable[str]) -> Iterable[Job]:

@@ -4,6 +4,8 @@ Eligible rows     All nodes of the cluster; all live attempts, the oldest first.
 What a turn does  Updates node rows. Accepts, confirms, suspends and ends attempts. Corrects GPU indices to those that
                   the cluster allocated. Cancels duplicate jobs of an attempt. Restores attempts that the database has
                   lost (`restore`). Follows jobs of others, including other Acme installations (`foreign_jobs`).
+                  What a listing shows as running, waiting or missing may be over by now: before a job is cancelled as a
+                  duplicate, marked as missing or sent to other nodes because of that, it is read again.
 Failure story     Each write checks the expected state. Killed anywhere or run twice: the next sync applies the rest.
                   If the cluster is unreachable or a row is unreadable, nothing is known about the jobs concerned, and
                   they are not changed.
@@ -39,6 +41,7 @@ from jobs.models import (
 )
 from scheduling.backends.base import Backend, BackendJob, BackendNode, ClusterListing
 from scheduling.core import observations
+from scheduling.core.gpu_indices import HeldGpus, index_corrections
 from scheduling.loops.observe.attempt_changes import (
     ATTEMPT_FACT_COLUMNS,
     apply_observations,
@@ -172,7 +175,39 @@ def _sync_attempts(
     now: datetime,
 ) -> int:
     sent = _submitted_attempts([attempt.pk for key, attempt in live.items() if key not in by_name], now)
-    news: dict[int, BackendJob | None] = {}
+    news = _attempt_news(jobs, by_name, live, sent, now)
+    if doubtful := {key: live[key] for key, one in news.items() if one.must_be_read_again}:
+        current = backend.current_jobs(doubtful)
+        news = {key: one for key, one in news.items() if key not in doubtful}
+        news |= _attempt_news(current, _jobs_by_key(current, Installation.current_id()), doubtful, sent, now)
+    for one in news.values():
+        _cancel_duplicates(cluster, backend, one.duplicates)
+    moved = _apply_attempt_news({one.pk: one.job for one in news.values() if one.changes}, sent, now)
+    _correct_gpu_indices(cluster, by_name, {attempt.pk: key for key, attempt in live.items()})
+    _fill_missing_gpus(cluster, by_name, live)
+    return moved
+
+
+class AttemptNews(NamedTuple):
+    pk: int
+    job: BackendJob | None  # the one that counts
+    duplicates: list[BackendJob]
+    changes: list[observations.ObservedChange]
+
+    @property
+    def must_be_read_again(self) -> bool:
+        return bool(self.duplicates) or any(observations.may_be_outdated(change) for change in self.changes)
+
+
+def _attempt_news(
+    jobs: ClusterListing[BackendJob],
+    by_name: Mapping[str, list[BackendJob]],
+    live: Mapping[str, SyncedAttempt],
+    sent: set[int],
+    now: datetime,
+) -> dict[str, AttemptNews]:
+    """Return what the listing says about live attempts, by key, where it differs from the database."""
+    news: dict[str, AttemptNews] = {}
     for key, attempt in live.items():
         seen, backend_id = by_name.get(key, []), attempt.known[0]
         if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
@@ -181,13 +216,10 @@ def _sync_attempts(
         if picked and not duplicates and runs_as_known(picked, *attempt.known):
             continue  # nearly all
         facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
-        if observations.has_observed_changes(facts_now, picked, now):
-            news[attempt.pk] = picked
-        _cancel_duplicates(cluster, backend, duplicates)
-    moved = _apply_attempt_news(news, sent, now)
-    _correct_gpu_indices(cluster, by_name, {attempt.pk: key for key, attempt in live.items()})
-    _fill_missing_gpus(cluster, by_name, live)
-    return moved
+        changes = observations.real_changes(facts_now, picked, now)
+        if changes or duplicates:
+            news[key] = AttemptNews(attempt.pk, picked, duplicates, changes)
+    return news
 
 
 def _submitted_attempts(attempt_ids: Sequence[int], now: datetime) -> set[int]:
@@ -217,26 +249,32 @@ def _settle_unknown_keys(
 ) -> list[BackendJob]:
     """Handle jobs with a key that no live attempt has. Return those to follow as foreign jobs.
 
-    If the attempt has ended in our database, the job is a duplicate and is cancelled. Exception: the outcome of the
-    attempt is unknown; then this may be its job, whose end becomes the outcome. An attempt that the database has lost,
-    after a restore or a failover, is restored. All other jobs belong to another installation.
+    If the attempt has ended in our database, and the job still runs when it is read again, it is a duplicate and is
+    cancelled. Exception: the outcome of the attempt is unknown; then this may be its job, whose end becomes the
+    outcome. An attempt that the database has lost, after a restore or a failover, is restored. All other jobs belong
+    to another installation.
     """
     ended = dict(Attempt.objects.filter(key__in=unmatched, ended_at__isnull=False).values_list("key", "state"))
     unknown = _attempts_without_outcome([name for name, state in ended.items() if state == State.UNKNOWN])
     others: list[BackendJob] = []
+    leftover: list[str] = []
     restorable = restorable_jobs(cluster, [name for name in unmatched if name not in ended])
     for name, seen in unmatched.items():
         if name in ended:
             if name in unknown:
                 with skip_row_on_error(unknown[name]):
                     settle_reappeared(unknown[name], seen)
-            else:
-                _cancel_duplicates(cluster, backend, [job for job in seen if job.state not in FINAL_STATES])
+            elif any(job.state not in FINAL_STATES for job in seen):
+                leftover.append(name)
         elif name in restorable:
             with skip_row_on_error(restorable[name]):
                 restore_lost_attempt(restorable[name], name, seen, now)
         else:
             others += seen
+    if leftover and cluster.mode == ClusterMode.DRIVE:
+        current = _jobs_by_key(backend.current_jobs(leftover), Installation.current_id())
+        still = [job for name in leftover for job in current.get(name, ()) if job.state not in FINAL_STATES]
+        _cancel_duplicates(cluster, backend, still)
     return others
 
 
@@ -258,15 +296,22 @@ def _cancel_duplicates(cluster: Cluster, backend: Backend, jobs: Iterable[Backen
 
 def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob]], keys: Mapping[int, str]) -> None:
     """Correct the GPU indices of allocations to those that the cluster allocated."""
-    actual = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
+    running = ((key, job) for key, jobs in by_name.items() for job in jobs if job.state not in FINAL_STATES)
+    actual = {(key, node): gpus for key, job in running for node, gpus in job.gpus.items()}
     if not actual:
         return
-    nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
-    held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
+    names = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
+    held: dict[int, dict[int, HeldGpus]] = defaultdict(dict)
+    given: dict[int, dict[int, Sequence[int]]] = defaultdict(dict)
+    allocations = Allocation.objects.live().filter(node__in=names, gpu__isnull=False)
+    for attempt, node, indices, share in allocations.gpus_by_attempt_and_node():
+        held[node][attempt] = HeldGpus([index for index in indices if index is not None], share)
+        if found := actual.get((keys.get(attempt, ""), names[node])):
+            given[node][attempt] = found
     corrections = [
         GpuCorrection(attempt_id=attempt, node_id=node, promised=old, given=new)
-        for attempt, node, promised, _ in held.gpus_by_attempt_and_node()
-        for old, new in _gpu_index_swaps(promised, actual.get((keys[attempt], nodes[node]), ()))
+        for node in given
+        for attempt, old, new in index_corrections(held[node], given[node])
     ]
     with skip_row_on_error("the correction of GPU indices"):
         job_actions.correct_gpus(corrections)
@@ -282,11 +327,3 @@ def _fill_missing_gpus(
         if gpus := next((job.gpus for job in by_name.get(key, []) if job.gpus), None):
             with skip_row_on_error(f"the GPUs of {key}"):
                 job_actions.record_adopted_gpus(attempt.pk, cluster, gpus)
-
-
-def _gpu_index_swaps(promised: Sequence[int], actual: Sequence[int]) -> list[tuple[int, int]]:
-    """Return pairs of promised and actual indices. Nothing is corrected if the counts differ, because then the cluster
-    allocated something else than requested."""
-    if len(promised) != len(actual):
-        return []
-    return list(zip(sorted(set(promised) - set(actual)), sorted(set(actual) - set(promised)), strict=True))

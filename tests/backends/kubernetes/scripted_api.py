@@ -69,13 +69,26 @@ class ScriptedApi:
                 return {"groups": [_group(name) for name in self.groups]}
             if (group := path.removeprefix("/apis/")) in self.groups:
                 return {"resources": [_resource(kind) for kind in self.groups[group]["kinds"]]}
-            if path not in self.objects:
-                return status(404, "the server could not find the requested resource")
-            return self._page(path, query)
+            if path in self.objects:
+                return self._page(self.objects[path], query)
+            base, _, plural = path.rpartition("/")
+            if (collection := f"{base.partition('/namespaces/')[0]}/{plural}") in self.objects:
+                return self._page(self._selected(self.objects[collection], base.rpartition("/")[2], query), query)
+            return self._named(path) or status(404, "the server could not find the requested resource")
 
-    def _page(self, path: str, query: Query) -> dict[str, Any]:
-        begin = int(query.get("continue", "0"))
-        items, size = self.objects[path], min(int(query.get("limit", "500")), self.page_size)
+    def _selected(self, items: list[dict[str, Any]], namespace: str, query: Query) -> list[dict[str, Any]]:
+        """Those of a namespace with one of the values in a selector `KEY in (A,B)`."""
+        key, _, listed = query["labelSelector"].rstrip(")").partition(" in (")
+        values, parts = listed.split(","), [one["metadata"] for one in items]
+        wanted = {one["uid"] for one in parts if one["namespace"] == namespace and one["labels"].get(key) in values}
+        return [one for one in items if one["metadata"]["uid"] in wanted]
+
+    def _named(self, path: str) -> dict[str, Any] | None:
+        collection, _, name = path.rpartition("/")
+        return next((one for one in self.objects.get(collection, []) if one["metadata"]["name"] == name), None)
+
+    def _page(self, items: list[dict[str, Any]], query: Query) -> dict[str, Any]:
+        begin, size = int(query.get("continue", "0")), min(int(query.get("limit", "500")), self.page_size)
         metadata = {"resourceVersion": str(self.version)}
         if begin + size < len(items):
             metadata["continue"] = str(begin + size)

@@ -170,3 +170,24 @@ def test_index_forgets_what_the_cache_forgets(cache):
     cache.apply(event("DELETED", pod("b", on="n2")), NOW + KEEP_VANISHED)
 
     assert by_node(index) == {"n2": ["b"]}
+
+
+def test_events_and_lists_that_are_older_than_an_object_that_was_read_do_not_change_it(cache):
+    first, second = pod("a"), pod("a", on="n1")
+    list_all(cache, pod("b"))
+
+    cache.put(second)
+    cache.apply(event("ADDED", first), NOW)
+    list_all(cache, first, version="6")
+
+    assert cache.objects["uid-a"].node == "n1"
+
+
+def test_restored_backup_replaces_newer_objects(cache):
+    first, second = pod("a"), pod("a", on="n1")
+    list_all(cache, second)
+
+    cache.forget_versions()
+    list_all(cache, first, version="2")
+
+    assert cache.objects["uid-a"].node == ""

@@ -106,7 +106,7 @@ def test_expired_page_begins_the_list_again(api, backend):
 def test_interrupted_list_goes_on_with_its_next_page(api, backend):
     api.page_size = 1
     api.objects[PODS] = [pod("a"), pod("b"), pod("c")]
-    api.scripts[PODS] = [lambda query: api._page(PODS, query), lambda query: status(500, "etcd")]
+    api.scripts[PODS] = [lambda query: api._page(api.objects[PODS], query), lambda query: status(500, "etcd")]
     with pytest.raises(ClusterUnreachable, match="HTTP 500: etcd"):
         backend.jobs()
 

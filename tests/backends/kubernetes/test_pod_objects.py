@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from jobs.core.pod_limits import PodLimits
 from scheduling.backends.attempt_record import RECORD_VARIABLE
 from scheduling.backends.base import RequestRejected, SubmitRequest
 from scheduling.backends.kubernetes.fields import MalformedObject
@@ -19,12 +20,12 @@ from scheduling.backends.kubernetes.pod_objects import (
 )
 from scheduling.backends.kubernetes.pod_script import escape_references, pod_script
 from scheduling.backends.kubernetes.pod_template import parse_pod_template
-from tests.backends.kubernetes.test_pod_template import FULL
+from tests.backends.kubernetes.test_pod_template import ALL, FULL
 
 JOB_SETS = ApiFeatures(indexed_jobs=True, job_set_path="/apis/jobset.x-k8s.io/v1alpha2", scheduling_gates=True)
 JOBS = ApiFeatures(indexed_jobs=True, job_set_path="", scheduling_gates=True)
 OLD = ApiFeatures(indexed_jobs=False, job_set_path="", scheduling_gates=False)
-SIMPLE = parse_pod_template({"image": "train:1"})
+SIMPLE = parse_pod_template({"image": "train:1"}, PodLimits())
 
 
 def request(nodes=2, **more):
@@ -115,10 +116,46 @@ def test_pods_of_a_job_request_what_the_job_requested_and_nothing_else():
     resources = {"cpu": "64", "memory": "2048Mi", "nvidia.com/gpu": "8"}
 
     assert container["resources"] == {"requests": resources, "limits": resources}
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "privileged": False}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
     assert (container["image"], container["workingDir"]) == ("train:1", "/work")
+
+
+def test_user_that_the_image_does_not_know_has_a_name_and_a_home_directory():
+    variables = environment(pod_spec(owner_object(request(), SIMPLE, JOBS).body))
+
+    assert (variables["HOME"], variables["USER"], variables["LOGNAME"]) == ("/tmp", "ada", "ada")
+
+
+def test_user_of_the_image_is_kept_and_must_not_be_root():
+    template = parse_pod_template({"image": "train:1", "run_as_user": "image"}, PodLimits())
+
+    pod = pod_spec(owner_object(request(), template, JOBS).body)
+
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert "HOME" not in environment(pod)
+
+
+def test_template_may_run_pods_as_root_with_the_privilege():
+    template = parse_pod_template({"image": "train:1", "run_as_user": 0}, ALL)
+
+    pod = pod_spec(owner_object(request(), template, JOBS).body)
+
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (False, 0)
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {}
 
 
 def test_command_and_variables_survive_the_references_of_kubernetes():
@@ -156,7 +193,7 @@ def test_job_without_gpus_requests_none_and_counts_one_process_per_node():
 
 def test_template_is_applied_to_the_pods():
     job = request(mounts=("datasets", "scratch"), image="registry.example/train/x:1", gpu_model="mi300x")
-    new = owner_object(job, parse_pod_template(FULL), JOBS)
+    new = owner_object(job, parse_pod_template(FULL, ALL), JOBS)
     pod = pod_spec(new.body)
     container = pod["containers"][0]
 
@@ -167,9 +204,9 @@ def test_template_is_applied_to_the_pods():
     assert container["volumeMounts"][2]["subPath"] == "acme"
     assert pod["volumes"][3]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert container["resources"]["limits"] == {"cpu": "64", "memory": "2048Mi", "rdma/hca": "1", "amd.com/gpu": "8"}
-    assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("trainer", "training")
-    assert pod["securityContext"] == {"runAsUser": 1000, "runAsGroup": 1000}
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (1000, 1000)
     assert pod["terminationGracePeriodSeconds"] == 60
     assert pod["hostNetwork"] is True
     assert environment(pod)["MASTER_ADDR"] == "n2"
@@ -179,7 +216,7 @@ def test_template_is_applied_to_the_pods():
 @pytest.mark.parametrize("features", [JOB_SETS, JOBS], ids=["job_sets", "jobs"])
 def test_job_of_a_queue_waits_until_kueue_admits_it(features):
     """Only the owner names the queue: a pod or inner Job with the label would be counted again."""
-    body = owner_object(request(), parse_pod_template({**FULL, "host_network": False}), features).body
+    body = owner_object(request(), parse_pod_template({**FULL, "host_network": False}, ALL), features).body
 
     assert body["spec"]["suspend"] is True
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
@@ -287,6 +324,6 @@ def test_largest_command_of_a_large_gang_stays_below_the_limit_of_an_object(feat
 )
 def test_what_the_template_does_not_offer_is_refused(more, settings, sentence):
     with pytest.raises(RequestRejected) as error:
-        owner_object(request(**more), parse_pod_template(settings), JOBS)
+        owner_object(request(**more), parse_pod_template(settings, ALL), JOBS)
 
     assert str(error.value).startswith(sentence)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core.container_offers import container_offers
+from jobs.core.pod_limits import PodLimits, PodPrivilege
 from scheduling.backends.kubernetes.pod_template import READERS, PodTemplate, mounted_volumes, parse_pod_template
 
 FULL = {
@@ -35,14 +36,15 @@ FULL = {
     "run_as_group": 1000,
     "host_network": True,
 }
+ALL = PodLimits(host_paths=("/mnt",), privileges=frozenset(PodPrivilege))
 
 
 def test_empty_setting_is_the_default_template():
-    assert parse_pod_template({}) == PodTemplate()
+    assert parse_pod_template({}, PodLimits()) == PodTemplate()
 
 
 def test_all_settings_are_read():
-    template = parse_pod_template(FULL)
+    template = parse_pod_template(FULL, ALL)
 
     assert template.volumes["home"].source == {"nfs": {"server": "nfs.example", "path": "/home"}}
     assert template.volumes["any-size"].source == {"emptyDir": {}}
@@ -57,7 +59,7 @@ def test_all_settings_are_read():
     [("jobs", "ours"), ("research", "theirs"), ("infra", "observed"), ("unknown", "observed")],
 )
 def test_namespaces_that_are_not_named_are_only_observed(name, mode):
-    assert parse_pod_template(FULL).namespace_mode(name) == mode
+    assert parse_pod_template(FULL, ALL).namespace_mode(name) == mode
 
 
 def test_namespace_of_jobs_needs_no_entry():
@@ -76,7 +78,7 @@ def test_namespace_of_jobs_needs_no_entry():
     ids=range(5),
 )
 def test_jobs_may_name_the_default_image_and_what_a_pattern_matches(image, is_offered):
-    assert parse_pod_template(FULL).offers.has_image(image) is is_offered
+    assert parse_pod_template(FULL, ALL).offers.has_image(image) is is_offered
 
 
 @pytest.mark.parametrize(
@@ -85,15 +87,15 @@ def test_jobs_may_name_the_default_image_and_what_a_pattern_matches(image, is_of
     ids=range(3),
 )
 def test_resource_of_a_model_is_that_of_the_longest_pattern(model, resource):
-    assert parse_pod_template(FULL).gpu_resource_of(model) == resource
+    assert parse_pod_template(FULL, ALL).gpu_resource_of(model) == resource
 
 
 def test_model_that_no_pattern_matches_has_no_resource():
-    assert parse_pod_template({"gpu_resource": {"h100": "nvidia.com/gpu"}}).gpu_resource_of("mi300x") == ""
+    assert parse_pod_template({"gpu_resource": {"h100": "nvidia.com/gpu"}}, PodLimits()).gpu_resource_of("mi300x") == ""
 
 
 def test_volumes_of_a_job_are_those_that_it_names_and_those_of_all_jobs():
-    template = parse_pod_template(FULL)
+    template = parse_pod_template(FULL, ALL)
 
     assert [volume.name for volume in mounted_volumes(template, ["scratch"])] == ["home", "scratch"]
 
@@ -141,15 +143,65 @@ DATA = {"claim": "d", "mount_path": "/data"}
         ({"labels": {"acme/attempt": "x"}}, "labels.acme/attempt is set by Acme"),
         ({"labels": {"team": "a b"}}, "labels.team must be a value that labels may have."),
         ({"run_as_user": -1}, "run_as_user must be a whole number"),
+        ({"run_as_user": "root"}, 'run_as_user must be a whole number from 0 to 2147483647, or "image".'),
         ({"host_network": 1}, "host_network must be true or false."),
+        (
+            {"annotations": {"container.apparmor.security.beta.kubernetes.io/job": "unconfined"}},
+            "annotations.container.a",
+        ),
     ],
     ids=str,
 )
 def test_mistake_is_named_in_one_sentence(settings, sentence):
     with pytest.raises(ValueError, match=r"\.$") as error:
-        parse_pod_template(settings)
+        parse_pod_template(settings, PodLimits())
 
     assert str(error.value).startswith(sentence)
+
+
+NEED_PRIVILEGES = {
+    "root": {"run_as_user": 0},
+    "host-network": {"host_network": True},
+    "ipc-lock": {"extra_resources": {"rdma/hca": 1}},
+    "service-account": {"service_account": "trainer"},
+}
+
+
+@pytest.mark.parametrize(("privilege", "settings"), NEED_PRIVILEGES.items(), ids=NEED_PRIVILEGES)
+def test_setting_needs_its_privilege(privilege, settings):
+    others = PodLimits(privileges=frozenset(PodPrivilege) - {privilege})
+
+    with pytest.raises(ValueError, match=f"needs the privilege {privilege}, which ACME_POD_PRIVILEGES does not list"):
+        parse_pod_template(settings, others)
+    parse_pod_template(settings, PodLimits(privileges=frozenset({privilege})))
+
+
+@pytest.mark.parametrize(
+    ("path", "directories", "allowed"),
+    [
+        ("/", (), "none"),
+        ("/run/docker.sock", ("/mnt/nvme",), "/mnt/nvme"),
+        ("/mnt", ("/mnt/nvme",), "/mnt/nvme"),
+        ("/mnt/nvme2", ("/mnt/nvme", "/data"), "/mnt/nvme, /data"),
+    ],
+)
+def test_host_path_that_is_not_allowed_is_refused(path, directories, allowed):
+    volumes = {"scratch": {"host_path": path, "mount_path": "/scratch"}}
+
+    with pytest.raises(ValueError, match="ACME_POD_HOST_PATHS") as error:
+        parse_pod_template({"volumes": volumes}, PodLimits(host_paths=directories))
+
+    where = f"volumes.scratch.host_path: {path} is not beneath a directory of"
+    assert str(error.value) == f"{where} ACME_POD_HOST_PATHS ({allowed})."
+
+
+@pytest.mark.parametrize("path", ["/mnt/nvme", "/mnt/nvme/jobs"])
+def test_host_path_beneath_an_allowed_directory_may_be_mounted(path):
+    volumes = {"scratch": {"host_path": path, "mount_path": "/scratch"}}
+
+    template = parse_pod_template({"volumes": volumes}, PodLimits(host_paths=("/mnt/nvme",)))
+
+    assert template.volumes["scratch"].source == {"hostPath": {"path": path}}
 
 
 NAMES = st.sampled_from(["a", "claim", "mount_path", "nfs", "server", "empty_dir", "key", "acme/x"]) | st.text(
@@ -166,7 +218,7 @@ VALUES = st.recursive(
 def test_any_setting_gives_a_template_or_one_sentence(settings):
     container_offers(settings)
     try:
-        template = parse_pod_template(settings)
+        template = parse_pod_template(settings, PodLimits())
     except ValueError as error:
         assert str(error).endswith(".") and str(error).count("\n") == 0
     else:

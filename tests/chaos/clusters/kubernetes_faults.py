@@ -11,6 +11,9 @@ LATE_TOKEN_S = (1.0, 6.0)  # between the end of the old token and the new file
 FORGETFUL_S = (2.0, 4.0)
 SILENT_S = (6.0, 12.0)  # more than the grace period of a node
 GONE_S = (4.0, 10.0)
+LAG_S = 60.0
+LAGGING_S = (60.0, 90.0)  # how long watches lag
+LAGGING_SHARES = (0.5, 1.0)  # processes and their collections then disagree, or all are late
 
 
 def delete_pod(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
@@ -29,6 +32,14 @@ def compact(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
     with cluster.proxy.held_watches():
         site.over.wait(dice.uniform(*FORGETFUL_S))
         return cluster.compact()
+
+
+def delay_watches(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
+    """Delay the events of some watches, or of all, while lists and single objects stay current."""
+    before = cluster.proxy.damaged
+    with cluster.proxy.lagging_watches(LAG_S, dice.choice(LAGGING_SHARES)):
+        site.over.wait(dice.uniform(*LAGGING_S))
+    return cluster.proxy.damaged > before
 
 
 def rotate_token(site: Site, cluster: KubernetesCluster, dice: Random) -> bool:
@@ -84,6 +95,14 @@ FAULTS = (
         strike=lasting_strike(KubernetesCluster, lambda _, one, __: one.proxy.cut_watches(), (4, 8)),
         lasting=True,
         times=2,
+        kind=KubernetesCluster,
+    ),
+    Fault(
+        name="lagging_watch",
+        sentence="the events of some watches, or of all, arrive a minute late, while all other responses are current",
+        strike=on(KubernetesCluster, delay_watches),
+        lasting=True,
+        quick=False,
         kind=KubernetesCluster,
     ),
     Fault(

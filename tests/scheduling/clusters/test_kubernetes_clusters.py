@@ -9,10 +9,12 @@ import yaml
 from django.contrib.auth.models import Permission
 
 from jobs.actions.journal import Author
+from jobs.core.pod_limits import PodLimits
 from jobs.logs.allowed_paths import AllowedPaths
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions
 from scheduling.actions.clusters import InvalidClusterFields
+from scheduling.backends.base import ClusterUnreachable
 from scheduling.clusters import connection_test, connections
 from scheduling.clusters.connection_test import ConnectionSettings
 from tests import make
@@ -128,6 +130,20 @@ def test_cluster_is_added_and_connected(api, folder):
 
 
 @pytest.mark.django_db
+def test_cluster_saved_before_its_host_path_was_forbidden_is_not_used(api, folder, settings):
+    scratch = {"host_path": "/mnt/nvme", "mount_path": "/scratch"}
+    template = {"image": "train:1", "volumes": {"scratch": scratch}}
+    settings.ACME_POD_LIMITS = PodLimits(host_paths=("/mnt",))
+    columns = {"address": write_kubeconfig(folder, api.server), "pod_template": template}
+    row = cluster_actions.add("kalos", columns, author=AUTHOR)
+
+    settings.ACME_POD_LIMITS = PodLimits()
+
+    with pytest.raises(ClusterUnreachable, match=r"pod_template: volumes.scratch.host_path: .*ACME_POD_HOST_PATHS"):
+        connections.connect(row)
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("columns", "field", "said"),
     [
@@ -140,6 +156,7 @@ def test_cluster_is_added_and_connected(api, folder):
             "allowed_images: registry.example* has a wildcard before the first slash",
         ),
         ({"pod_template": {"grace_s": 0}}, "pod_template", "grace_s must be a whole number"),
+        ({"pod_template": {"host_network": True}}, "pod_template", "host_network needs the privilege host-network"),
         ({"address": "http://host", "pod_template": {"image": "a"}}, "pod_template", "Not used for Slurm"),
         ({"address": "kubernetes://host/path"}, "address", "PATH of a kubeconfig file"),
         (
@@ -148,7 +165,7 @@ def test_cluster_is_added_and_connected(api, folder):
             "Not used for Slurm",
         ),
     ],
-    ids=["user", "mapping", "privileged", "images", "grace", "Slurm template", "address", "Slurm"],
+    ids=["user", "mapping", "privileged", "images", "grace", "host network", "Slurm template", "address", "Slurm"],
 )
 def test_settings_that_mean_nothing_are_refused(columns, field, said):
     with pytest.raises(InvalidClusterFields) as refused:

@@ -7,6 +7,7 @@ import pytest
 
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
+from jobs.actions.journal import SYNC
 from jobs.core import attempt_end
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterMode, Event, Job, Node, clock
@@ -118,6 +119,63 @@ def test_a_suspended_job_goes_on(cluster, slurm, sent):
     slurm.change(sent.key, state=State.RUNNING)
     sync(cluster, slurm)
     assert job().state == State.RUNNING
+
+
+# listings that lag behind what other processes have seen
+
+
+def test_attempt_that_ended_is_not_cancelled_because_a_listing_lags(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    slurm.lag()
+    slurm.end(sent.key, State.FAILED, clock.now(), exit_code=1)
+    job_actions.finish(sent, attempt_end.AttemptEnd(state=State.FAILED, at=clock.now(), exit_code=1), author=SYNC)
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == []
+
+
+def test_job_that_still_runs_after_the_end_of_its_attempt_is_cancelled(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    job_actions.finish(sent, attempt_end.AttemptEnd(state=State.FAILED, at=clock.now()), author=SYNC)
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == [sent.backend_id]
+
+
+def test_attempt_is_not_missing_because_a_listing_lags(cluster, slurm):
+    slurm.lag()
+    make.attempt(make.job(gpus_per_node=2))
+    send_commands_once(cluster, slurm, clock.now())
+
+    sync(cluster, slurm)
+
+    assert Attempt.objects.get().missing_since is None
+
+
+def test_attempt_that_runs_is_not_requeued_because_a_listing_lags(cluster, slurm, sent):
+    slurm.lag()
+    slurm.start(sent.key, clock.now())
+
+    sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE)
+
+    assert not Event.objects.filter(type="job.take_back_requested").exists()
+    assert job().flags == []
+
+
+def test_jobs_are_read_again_once_for_all_doubtful_attempts(cluster, slurm):
+    verbs = []
+    for gpus in ((0, 1), (2, 3), (4, 5)):
+        make.attempt(make.job(gpus_per_node=2), gpus=gpus)
+    send_commands_once(cluster, slurm, clock.now())
+    slurm.known.clear()
+    slurm.before = verbs.append
+
+    sync(cluster, slurm)
+    sync(cluster, slurm)
+
+    assert verbs.count("current_jobs") == 1
 
 
 def test_second_sync_changes_nothing(cluster, slurm, sent):
@@ -248,6 +306,16 @@ def test_gpu_indices_of_the_cluster_are_recorded(cluster, slurm, sent):
     sync(cluster, slurm)
 
     assert list(sent.allocations.values_list("gpu", flat=True)) == [6, 7]
+
+
+def test_attempt_that_has_not_started_gives_way_to_the_one_that_has_its_gpus(cluster, slurm):
+    one, two = (make.attempt(make.job(gpus_per_node=1), gpus=(index,)) for index in (0, 1))
+    send_commands_once(cluster, slurm, clock.now())
+    slurm.change(one.key, state=State.RUNNING, started_at=clock.now(), gpus={"seren-001": (1,)})
+
+    sync(cluster, slurm)
+
+    assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def next_steps(
     steps = []
     for attempt in ordered:
         end = attempt_end(attempt, lost_nodes, late)
-        step = _step_after_end(attempt, end, now) if end else _next_step(attempt, free)
+        step = step_after_end(attempt, end, now) if end else _next_step(attempt, free)
         if step:
             steps.append(step)
     return steps
@@ -120,7 +120,8 @@ def _admission(attempt: OwnAttempt, free: FreeCapacity) -> Step | None:
     return Admit(attempt=attempt, placements=placements)
 
 
-def _step_after_end(attempt: OwnAttempt, end: PodEnd, now: datetime) -> Step | None:
+def step_after_end(attempt: OwnAttempt, end: PodEnd, now: datetime) -> Step | None:
+    """The next step of an attempt that has ended."""
     owner, recorded = attempt.owner, attempt.plan.ended
     if recorded is None and owner.end is None and owner.kind != SINGLE_POD:
         return RecordEnd(attempt=attempt, end=end)

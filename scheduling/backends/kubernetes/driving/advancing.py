@@ -7,9 +7,10 @@ and decided again. Binding a pod twice is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from acmeweb.common.http_client import RequestDeadline
@@ -21,7 +22,7 @@ from ..attempts import OwnAttempt
 from ..ends import PodEnd
 from ..fields import text_at
 from ..following import PODS, ClusterFollower
-from ..plans import ENDED_ANNOTATION, end_annotation, texts_annotation
+from ..plans import ENDED_ANNOTATION, end_annotation, read_plan, texts_annotation
 from ..pod_objects import ADMITTED_ANNOTATION
 from ..pods import Pod
 from .admission import SINGLE_POD, Admit, CreatePods, DeleteOwner, DeletePods, Place, RecordEnd, Step
@@ -69,6 +70,8 @@ class StepRunner:
         match step:
             case CreatePods(attempt=attempt):
                 owner = self._api.get(owner_path(attempt), deadline)
+                if has_ended(owner, attempt):
+                    return []
                 return [partial(create_once, self._api, self._cluster, new, deadline) for new in dependents(owner)]
             case Place(attempt=attempt, placements=placements):
                 if isinstance(step, Admit) and attempt.owner.kind != SINGLE_POD:
@@ -98,14 +101,14 @@ class StepRunner:
     def _write_plan(
         self, attempt: OwnAttempt, annotation: str, text: str, deadline: RequestDeadline, *, again: bool = False
     ) -> None:
-        """Write an annotation that is still empty. Raises CommandRefused if another process was faster. `again`: it is
-        not empty, and any process would correct it in the same way.
+        """Write an annotation that is still empty, of an attempt whose end is not recorded. Raises CommandRefused if
+        another process was faster. `again`: there is an end, and any process would correct it in the same way.
         """
-        pointer = f"/metadata/annotations/{annotation.replace('/', '~1')}"
+        empty = [] if again else dict.fromkeys((annotation, ENDED_ANNOTATION))
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": attempt.owner.uid},
-            *([] if again else [{"op": "test", "path": pointer, "value": ""}]),
-            {"op": "replace", "path": pointer, "value": text},
+            *({"op": "test", "path": _pointer(name), "value": ""} for name in empty),
+            {"op": "replace", "path": _pointer(annotation), "value": text},
         ]
         self._patch(attempt.owner.collection, owner_path(attempt), operations, deadline, JSON_PATCH)
 
@@ -139,6 +142,16 @@ class StepRunner:
         for collection in self._cluster.workload_collections():
             if collection.path == attempt.owner.collection:
                 collection.expect(attempt.owner.uid, lambda found: found is None)
+
+
+def has_ended(owner: Mapping[str, Any], attempt: OwnAttempt) -> bool:
+    """Whether the owner, as it was read now, has an end, or is another object with the same name."""
+    plan = read_plan(owner)
+    return plan is None or plan.ended is not None or text_at(owner, "metadata", "uid") != attempt.owner.uid
+
+
+def _pointer(annotation: str) -> str:
+    return f"/metadata/annotations/{annotation.replace('/', '~1')}"
 
 
 def owner_path(attempt: OwnAttempt) -> str:

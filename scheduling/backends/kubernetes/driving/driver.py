@@ -1,7 +1,8 @@
 """Everything that Acme changes on a Kubernetes cluster: attempts of its own, and cordons of nodes.
 
 Decisions are made from what the caches show, under the lock of the backend; commands are sent without it, so that a
-slow command does not delay a look.
+slow command does not delay a look. An attempt is read again before it is stopped, because a cache may lag behind its
+end (`following`): an attempt that has ended is not stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..nodes import NodeReport, awake_patch, cordon_patch, power_patch, uncordon
 from ..ownership import KEY_LABEL
 from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
-from .admission import DeletePods, RecordEnd, Step, next_steps, obstacles
+from .admission import RecordEnd, Step, next_steps, obstacles, step_after_end
 from .advancing import StepRunner
 from .attempt_index import AttemptIndex
 from .capacity import CapacityInUse, FreeCapacity
@@ -130,20 +131,22 @@ class AttemptDriver:
 
     def cancel(self, backend_id: str) -> None:
         deadline = self._api.new_deadline()
-        if attempt := self.attempt(backend_id, deadline):
-            self._end_attempt(attempt, State.CANCELLED, deadline)
+        if attempt := self._read_again(self.attempt(backend_id, deadline), deadline):
+            self._stop(attempt, State.CANCELLED, deadline)
 
     def evict(self, backend_id: str) -> None:
         deadline = self._api.new_deadline()
-        attempt = self.attempt(backend_id, deadline)
+        attempt = self._read_again(self.attempt(backend_id, deadline), deadline)
         if attempt is None:
             return
         with self._lock:
-            running = [pod for pod in running_pods(attempt.pods, self._cluster.lost_nodes()) if not pod.is_deleting]
-            version = eviction_version(self._api, deadline) if running else ""
-        if running and not attempt.is_over:
+            lost = self._cluster.lost_nodes()
+            running = [pod for pod in running_pods(attempt.pods, lost) if not pod.is_deleting]
+            is_over = attempt.is_over or attempt_end(attempt, lost) is not None
+            version = eviction_version(self._api, deadline) if running and not is_over else ""
+        if running and not is_over:
             evict_pod(self._api, running[0], version, deadline)
-        self._end_attempt(attempt, State.PREEMPTED, deadline)
+        self._stop(attempt, State.PREEMPTED, deadline)
 
     def drain(self, node: str, reason: str) -> None:
         self._patch_node(node, cordon_patch(reason))
@@ -260,15 +263,26 @@ class AttemptDriver:
         why = "it was not submitted by this installation" if mode == NamespaceMode.OURS else f"its mode is {mode}"
         raise RequestRejected(f"Acme does not change {found.name} in namespace {found.namespace}: {why}")
 
-    def _end_attempt(self, attempt: OwnAttempt, state: State, deadline: RequestDeadline) -> None:
-        """Record the end, which deletes the pods with their grace period. Where there is one, delete what it left."""
-        now, running = self._now(), [pod for pod in attempt.live_pods if not pod.is_deleting]
-        if not attempt.is_over:
-            with self._lock:
-                end = attempt_end(attempt, self._cluster.lost_nodes()) or PodEnd(state=state, at=now)
-            self._runner.run([RecordEnd(attempt=attempt, end=end)], now, deadline)
-        elif running:
-            self._runner.run([DeletePods(attempt=attempt, pods=running)], now, deadline)
+    def _read_again(self, attempt: OwnAttempt | None, deadline: RequestDeadline) -> OwnAttempt | None:
+        """The attempt as the API server has it now; None if its owner was deleted."""
+        if attempt is None:
+            return None
+        owner = attempt.owner
+        with self._lock:
+            found = self._cluster.read_attempts([owner.owner.key], deadline, owner.kind)
+            return self.attempts().get(owner.uid) if owner.uid in found else None
+
+    def _stop(self, attempt: OwnAttempt, state: State, deadline: RequestDeadline) -> None:
+        """Record that it was stopped, which deletes the pods with their grace period. If it has ended by itself, make
+        the step that follows from that.
+        """
+        now = self._now()
+        with self._lock:
+            end = attempt_end(attempt, self._cluster.lost_nodes())
+        if end is None and not attempt.is_over:
+            self._runner.run([RecordEnd(attempt=attempt, end=PodEnd(state=state, at=now))], now, deadline)
+        elif end and (step := step_after_end(attempt, end, now)):
+            self._runner.run([step], now, deadline)
 
     # Attempts whose pods controllers create
 

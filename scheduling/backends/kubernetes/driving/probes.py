@@ -20,6 +20,8 @@ from ..pod_objects import GATE, ApiFeatures
 PROBE = "acme-probe"
 JOB_SET_GROUP, JOB_SET_RESOURCE = "jobset.x-k8s.io", "jobsets"
 EVICTION = "pods/eviction"
+# For namespaces that enforce the Pod Security Standard "restricted"
+RESTRICTED = {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
 
 
 def probe_features(
@@ -52,8 +54,13 @@ def _dry_run(api: ApiClient, path: str, body: object, deadline: RequestDeadline)
 
 
 def _probe_pod() -> dict[str, Any]:
-    container = {"name": "probe", "image": "probe", "command": ["true"], **_smallest_resources()}
-    spec = {"restartPolicy": "Never", "schedulingGates": [{"name": GATE}], "containers": [container]}
+    container = {"name": "probe", "image": "probe", "command": ["true"], **_smallest_resources(), **RESTRICTED}
+    spec = {
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "schedulingGates": [{"name": GATE}],
+        "containers": [container],
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": PROBE}, "spec": spec}
 
 

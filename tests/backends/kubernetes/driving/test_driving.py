@@ -15,6 +15,7 @@ import pytest
 
 from acmeweb.common.env import ROOT
 from jobs.core.lifecycle import FINAL_STATES, NodeFlag, State
+from jobs.core.pod_limits import PodLimits
 from scheduling.backends.base import (
     ClusterUnreachable,
     EvictionRefused,
@@ -122,7 +123,7 @@ def test_gang_is_placed_by_its_submission_already(backend):
 def test_gang_whose_submission_was_killed_after_the_owner_is_completed_by_any_process(old_cluster):
     request = gang()
     features = ApiFeatures(indexed_jobs=False, job_set_path="", scheduling_gates=False)
-    owner = owner_object(request, parse_pod_template(TEMPLATE), features)
+    owner = owner_object(request, parse_pod_template(TEMPLATE, PodLimits()), features)
     for name in ("acme/admitted", "acme/ended"):
         owner.body["metadata"]["annotations"][name] = ""
     old_cluster.call("POST", owner.collection, owner.body)
