@@ -274,23 +274,20 @@ class BulkJobActions(ActionEndpoint):
     def work(self) -> Response:
         body = self.body(self.takes, "this request")
         _check_action_request(body)
-        verb, dry = body["action"], body.get("dry_run", False)
-        rows, unknown = self._jobs_by_ids(body["ids"]) if "ids" in body else (self._jobs_by_filter(body["filter"]), [])
-        jobs = bulk_jobs.oldest_jobs(rows)
-        matched = len(jobs) if len(jobs) <= MAX_BULK_JOBS else rows.count()
-        action = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
-        results = [
-            bulk_jobs.try_action(job_verbs.JOB_ACTIONS[verb], job, action, self.caller, dry=dry)
-            for job in jobs[:MAX_BULK_JOBS]
-        ]
+        action, dry = job_verbs.JOB_ACTIONS[body["action"]], body.get("dry_run", False)
+        if "ids" in body:
+            rows, errors = self._jobs_by_ids(body["ids"], action)
+        else:
+            rows, errors = self._jobs_by_filter(body["filter"]).filter(action.changeable), {}
+        keys = bulk_jobs.oldest_keys(rows)
+        matched = len(keys) if len(keys) <= MAX_BULK_JOBS else rows.count()
+        request = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
+        results = bulk_jobs.apply_to_jobs(action, keys[:MAX_BULK_JOBS], request, self.caller, dry=dry)
         outcomes = [_action_result(result) for result in results]
-        outcomes += [{"id": id, "succeeded": False, "error": f"Job {id} not found."} for id in unknown]
+        outcomes += [{"id": id, "succeeded": False, "error": error} for id, error in errors.items()]
         done = sum(1 for outcome in outcomes if outcome["succeeded"])
-        if done and not dry:
-            for cluster in {job.cluster_id for job in jobs}:
-                request_turn_after_commit(cluster)
         payload = {
-            "action": verb,
+            "action": action.name,
             "dry_run": dry,
             "matched": matched,
             "succeeded": done,
@@ -300,11 +297,17 @@ class BulkJobActions(ActionEndpoint):
         }
         return Response(payload)
 
-    def _jobs_by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
-        """The matching jobs, and the ids that match none."""
-        rows = bulk_jobs.jobs_by_id(self.caller.jobs(), ids)
-        known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
-        return rows, [id for id in dict.fromkeys(ids) if id not in known]
+    def _jobs_by_ids(self, ids: list[str], action: job_verbs.JobAction) -> tuple[QuerySet[Job], dict[str, str]]:
+        """The jobs to change, and why there are none for some of the ids."""
+        visible = self.caller.jobs()
+        rows = bulk_jobs.jobs_by_id(visible, ids, action)
+        arrays = visible.filter(array_id__in=[id for id in ids if id]).order_by()
+        single = set(visible.filter(public_id__in=ids).values_list("public_id", flat=True))
+        known = single.union(arrays.values_list("array_id", flat=True).distinct())
+        changeable = single.union(arrays.filter(action.changeable).values_list("array_id", flat=True).distinct())
+        errors = {id: f"Job {id} not found." for id in ids if id not in known}
+        ended = {id: f"{action.label} applies to no task of {id}." for id in ids if id in known - changeable}
+        return rows, errors | ended
 
     def _jobs_by_filter(self, filters: Mapping[str, Any]) -> QuerySet[Job]:
         if not filters:

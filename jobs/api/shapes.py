@@ -806,7 +806,7 @@ JOB_ACTION_RESULTS = ResourceShape(
     {
         "action": text_field(choices=JOB_ACTION_NAMES),
         "dry_run": boolean_field(),
-        "matched": integer_field("Jobs that match the ids or the filter."),
+        "matched": integer_field("Jobs that match the ids or the filter and that the action can change."),
         "succeeded": integer_field(),
         "refused": integer_field(),
         "remaining": integer_field("Matching jobs beyond the limit of 1,000 per request. Repeat the request for them."),

@@ -21,9 +21,8 @@ from django.views.decorators.http import require_POST, require_safe
 from jobs.actions import bulk_jobs
 from jobs.actions import saved_views as saved_view_actions
 from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
-from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest, read_priority
+from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest, read_priority
 from jobs.actions.journal import Author
-from jobs.actions.wake import request_turn
 from jobs.core.display_text import strip_control_characters
 from jobs.core.lifecycle import JOB_STATES, JobKind
 from jobs.core.spec import InvalidField
@@ -241,14 +240,14 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
     ids = id_text.replace("\x00", " ").split()[: most + 1]
     use_filters = request.POST.get("all") == "1"
     matches = job_filters.filtered_jobs(request.user, selection)
-    rows = matches if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids)
-    jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"), most)
-    if not jobs:
+    rows = matches.filter(verb.changeable) if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids, verb)
+    keys = bulk_jobs.oldest_keys(rows, most)
+    if not keys:
         messages.warning(request, "No jobs selected.")
         return redirect(back)
     done = request.POST.get("confirm") == "1"
     try:
-        outcomes = _try_job_action(request, verb, jobs[:most], caller, dry=not done)
+        outcomes = _try_job_action(request, verb, keys[:most], caller, dry=not done)
     except InvalidField as bad:
         messages.error(request, f"Nothing was changed: {bad}.")
         return redirect(back)
@@ -258,7 +257,7 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
         "done": done,
         "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
         "good": sum(not outcome.error for outcome in outcomes),
-        "more": len(jobs) > most,
+        "more": len(keys) > most,
         "most": most,
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
@@ -269,17 +268,12 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
 
 
 def _try_job_action(
-    request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool
+    request: HttpRequest, verb: JobAction, keys: Sequence[int], caller: Caller, *, dry: bool
 ) -> list[BulkJobResult]:
     priority = (
         read_priority("priority", job_forms.number_or_text(request.POST.get("priority", "")))
         if verb.takes_priority
         else 0
     )
-    why = posted_text(request)
-    action = JobActionRequest(author=Author.of(request), why=why, priority=priority)
-    outcomes = [bulk_jobs.try_action(verb, job, action, caller, dry=dry) for job in jobs]
-    if not dry:
-        for cluster in {outcome.job.cluster_id for outcome in outcomes if not outcome.error}:
-            request_turn(cluster)
-    return outcomes
+    action = JobActionRequest(author=Author.of(request), why=posted_text(request), priority=priority)
+    return bulk_jobs.apply_to_jobs(verb, keys, action, caller, dry=dry)

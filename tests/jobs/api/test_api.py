@@ -369,6 +369,27 @@ def test_the_id_of_an_array_stands_for_all_its_tasks(ada):
     assert answer["succeeded"] == 5
 
 
+def test_action_on_an_array_leaves_out_its_ended_tasks(ada):
+    array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()
+    ada.post("jobs/actions/", {"action": "cancel", "ids": array["jobs"][:3]})
+
+    answer = ada.post("jobs/actions/", {"action": "cancel", "ids": [array["id"]]}).json()
+    again = ada.post("jobs/actions/", {"action": "cancel", "ids": [array["id"]]}).json()
+
+    assert (answer["matched"], answer["succeeded"], answer["refused"]) == (2, 2, 0)
+    assert (again["matched"], again["succeeded"], again["refused"]) == (0, 0, 1)
+    assert again["results"][0]["error"] == f"Cancel applies to no task of {array['id']}."
+
+
+def test_action_on_a_filter_leaves_out_jobs_that_it_cannot_change(ada):
+    jobs = [make.job(ada.user) for _ in range(3)]
+    ada.post(f"jobs/{jobs[0]}/cancel/")
+
+    answer = ada.post("jobs/actions/", {"action": "cancel", "filter": {"user": "ada"}}).json()
+
+    assert (answer["matched"], answer["succeeded"], answer["refused"]) == (2, 2, 0)
+
+
 # --- nodes
 
 
