@@ -73,7 +73,7 @@ WORKER_QUEUES = (
         role="long",
         processes=2,
         niceness=10,
-        tasks=("failures.consult", "failures.learn", "scheduling.simulation", "scheduling.train"),
+        tasks=("failures.consult", "failures.learn", "jobs.bulk_actions", "scheduling.simulation", "scheduling.train"),
     ),
     WorkerQueue(
         name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify", "scheduling.sleep_webhooks")

@@ -36,14 +36,19 @@ def request_diagnoses() -> None:
     transaction.on_commit(partial(_send_task, "failures.diagnose"), robust=True)
 
 
+def request_bulk_actions() -> None:
+    """Start a worker for bulk actions. It waits in its queue, because its work has no other trigger within seconds."""
+    transaction.on_commit(partial(_send_task, "jobs.bulk_actions", expires=None), robust=True)
+
+
 def _send_turn_task(cluster_id: int) -> None:
     _send_task("scheduling.turn", cluster_id)
 
 
-def _send_task(name: str, *ids: int) -> None:
+def _send_task(name: str, *ids: int, expires: int | None = 10) -> None:
     try:
         # No retry and a short expiry: the periodic turn follows anyway, and a broker outage must not block the caller
-        current_app.send_task(name, list(ids), retry=False, expires=10)
+        current_app.send_task(name, list(ids), retry=False, expires=expires)
     except (OperationalError, OSError) as error:
         log.info("task %s %s could not be sent: %s", name, ids, error)
 
