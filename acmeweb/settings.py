@@ -202,6 +202,9 @@ DEMO_HISTORY_DAYS = env.number("DEMO_HISTORY_DAYS", 30, 0, 31)
 DEMO_SPEED = env.number("DEMO_SPEED", 4, 1, 60)
 # Longest life of a new token, in days; 0: no limit
 ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
+# Waiting jobs, counting array tasks; 0: no limit
+ACME_MAX_WAITING_PER_USER = env.number("ACME_MAX_WAITING_PER_USER", 5_000, 0, 10_000_000)
+ACME_MAX_WAITING_PER_TEAM = env.number("ACME_MAX_WAITING_PER_TEAM", 10_000, 0, 10_000_000)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
 # A learned rule is adopted automatically after this many confirmed and no rejected hits; 0: by hand only
 ACME_ADOPT_RULES_AFTER = env.number("ACME_ADOPT_RULES_AFTER", 0, 0, 1000)

@@ -8,6 +8,7 @@ urlpatterns = [
     path("jobs/export.csv", job_list.export_csv, name="jobs-csv"),
     path("jobs/columns/", choose_columns, {"spec": job_list.JOB_TABLE}, name="jobs-columns"),
     path("jobs/many/", job_list.bulk_job_action, name="jobs-many"),
+    path("jobs/actions/<int:number>/", job_list.bulk_action_page, name="jobs-action"),
     path("jobs/views/", job_list.save_view, name="jobs-views"),
     path("jobs/views/<int:pk>/<slug:verb>/", saved_views.change_view_action, name="jobs-view"),
     path("jobs/new/", submit.submit, name="submit"),

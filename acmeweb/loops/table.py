@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import slow_steps_once
 from failures.loops.stacks import stacks_once
 from failures.loops.watch import watch_once
+from jobs.actions.bulk_actions import run_bulk_actions_once
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
 from scheduling.backends import power_page, telemetry
@@ -49,6 +51,7 @@ from scheduling.loops.turn import run_turn
 from scheduling.queries.power.caps import clusters_with_caps
 from scheduling.tasks import queue_simulation_worker
 
+BULK_RUN_S = 20.0
 LIMIT = timedelta(seconds=50)  # of one run; then it is interrupted and its process ends
 
 GlobalRun = Callable[[datetime], object]
@@ -133,6 +136,11 @@ def _sweep(now: datetime) -> None:
     delete_expired_web_state(now)
     pod_logs.delete_old_logs_once(now)
     roll_up_and_expire_once(now)
+
+
+def _bulk_actions(now: datetime) -> int:
+    end = time.monotonic() + BULK_RUN_S
+    return run_bulk_actions_once(clock.now, lambda: time.monotonic() >= end)
 
 
 def _seconds(number: float) -> timedelta:
@@ -414,6 +422,19 @@ GROUPS = (
                 effect="old rows are deleted late",
                 pages=("home",),
                 run=_sweep,
+            ),
+        ),
+    ),
+    LoopGroup(
+        name="requests",
+        processes=1,
+        loops=(
+            PeriodicLoop(
+                name="bulk actions",
+                every=_seconds(5),
+                bound=_seconds(60),
+                effect="actions on many jobs do not advance",
+                run=_bulk_actions,
             ),
         ),
     ),

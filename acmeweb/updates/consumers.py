@@ -3,12 +3,18 @@
 The page sends `{"join": ["queue", "job:01k3v9q2m7t"]}` and receives the current number of each topic; after that,
 `{"topic": …, "seq": …}` per change. After a gap in the numbers or a new connection, the page reloads its fragments. A
 page may only join what its user may see. The session is checked regularly, and the socket closes after a logout.
+
+A socket may name 50 topics in its life, and a user may have 30 sockets in each web process: beyond that the socket
+closes with a sentence. The permissions of one message cost at most one query per kind of topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -27,7 +33,34 @@ TOPIC_PATTERN = re.compile(
     r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18}|(simulation|campaign):[0-9a-z]{11,16})", re.ASCII
 )
 MAX_TOPICS = 50
+MAX_SOCKETS_PER_USER = 30  # of this process; a user with many tabs has a dozen
 SESSION_RECHECK_S = 30
+SIGNED_OUT, INVALID, TOO_MANY_SOCKETS = 4401, 4400, 4429
+
+open_sockets: Counter[int] = Counter()  # of this process, by user; only its event loop changes it
+
+
+def _visible_jobs(user: Any, keys: set[str]) -> set[str]:
+    return set(Job.objects.visible_to(user).filter(public_id__in=keys).values_list("public_id", flat=True))
+
+
+def _visible_incidents(user: Any, keys: set[str]) -> set[str]:
+    rows = failure_permissions.visible_incidents(failure_permissions.caller_of_user(user))
+    return {str(key) for key in rows.filter(pk__in=keys).values_list("pk", flat=True)}
+
+
+def _visible_rows(model: type[Simulation] | type[Campaign], user: Any, keys: set[str]) -> set[str]:
+    teams = Team.objects.where(user, TeamRole.VIEWER)
+    return set(model.objects.filter(public_id__in=keys, team__in=teams).values_list("public_id", flat=True))
+
+
+# For each kind of topic, which of these keys the user may see. Nodes are open to everybody who is signed in
+VISIBLE_KEYS: Mapping[str, Callable[[Any, set[str]], set[str]]] = {
+    "job": _visible_jobs,
+    "incident": _visible_incidents,
+    "simulation": partial(_visible_rows, Simulation),
+    "campaign": partial(_visible_rows, Campaign),
+}
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -36,16 +69,33 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     def __init__(self, *args: Any, session_recheck_s: float = SESSION_RECHECK_S, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.session_recheck_s = session_recheck_s
+        self.user_id: int | None = None  # of the user for whom this socket counts
+
+    async def __call__(self, *connection: Any) -> None:
+        try:
+            await super().__call__(*connection)
+        finally:  # after an error there is no disconnect
+            if self.user_id is not None:
+                open_sockets[self.user_id] -= 1
+                if not open_sockets[self.user_id]:
+                    del open_sockets[self.user_id]
 
     async def connect(self) -> None:
+        self.named: set[str] = set()
         self.topics: set[str] = set()
         self.listener = subscriptions.PageListener(self.send)
         self.checks: asyncio.Task[None] | None = None
         # Browsers see a refused handshake as 1006 whatever the code; accept first, so the page learns it is signed out
         await self.accept()
-        if not self.scope["user"].is_authenticated:
-            await self.close(code=4401)
+        user = self.scope["user"]
+        if not user.is_authenticated:
+            await self.close(code=SIGNED_OUT)
             return
+        if open_sockets[user.pk] >= MAX_SOCKETS_PER_USER:
+            await self.close(code=TOO_MANY_SOCKETS, reason=f"More than {MAX_SOCKETS_PER_USER} pages are open.")
+            return
+        self.user_id = user.pk
+        open_sockets[user.pk] += 1
         self.checks = asyncio.create_task(self._recheck_session())
 
     async def disconnect(self, code: int) -> None:
@@ -61,12 +111,16 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def receive_json(self, content: Any, **_: Any) -> None:
         names = content.get("join") if isinstance(content, dict) else None
-        if not isinstance(names, list) or len(names) > MAX_TOPICS:
-            await self.close(code=4400)
+        if self.user_id is None or not isinstance(names, list):
+            await self.close(code=INVALID)
             return
-        allowed = [name for name in names if isinstance(name, str) and await self._may_join(name)]
+        self.named.update(name for name in names if isinstance(name, str))
+        if len(names) > MAX_TOPICS or len(self.named) > MAX_TOPICS:
+            await self.close(code=INVALID, reason=f"A page may show at most {MAX_TOPICS} topics.")
+            return
+        allowed = await self._allowed_topics(list(dict.fromkeys(name for name in names if isinstance(name, str))))
         for topic in allowed:
-            if topic not in self.topics and len(self.topics) < MAX_TOPICS:
+            if topic not in self.topics:
                 self.topics.add(topic)
                 await subscriptions.process_hub().join(topic, self.listener)
         # 0 if the number is unknown: then the page reloads at the next message
@@ -79,38 +133,20 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         except (ValueError, RecursionError):
             return None
 
-    async def _may_join(self, topic: str) -> bool:
-        if topic in SHARED_TOPICS:
-            return True
-        if not TOPIC_PATTERN.fullmatch(topic):
-            return False
-        kind, _, name = topic.partition(":")
-        if kind == "incident":
-            return await self._may_see_incident(int(name))
-        if kind == "simulation":
-            return await self._may_see_simulation(name)
-        if kind == "campaign":
-            return await self._may_see_campaign(name)
-        return kind == "node" or await self._may_see_job(name)
+    async def _allowed_topics(self, names: list[str]) -> list[str]:
+        """Return the topics that the user may see, in the same order. One query per kind of topic."""
+        by_kind: dict[str, set[str]] = {}
+        for name in names:
+            if TOPIC_PATTERN.fullmatch(name):
+                kind, _, key = name.partition(":")
+                by_kind.setdefault(kind, set()).add(key)
+        nodes = by_kind.pop("node", set())
+        seen = {"node": nodes} | (await database_sync_to_async(self.visible_keys)(by_kind) if by_kind else {})
+        visible = {f"{kind}:{key}" for kind, keys in seen.items() for key in keys}
+        return [name for name in names if name in SHARED_TOPICS or name in visible]
 
-    @database_sync_to_async
-    def _may_see_job(self, public_id: str) -> bool:
-        return Job.objects.visible_to(self.scope["user"]).filter(public_id=public_id).exists()
-
-    @database_sync_to_async
-    def _may_see_incident(self, number: int) -> bool:
-        caller = failure_permissions.caller_of_user(self.scope["user"])
-        return failure_permissions.visible_incidents(caller).filter(pk=number).exists()
-
-    @database_sync_to_async
-    def _may_see_simulation(self, public_id: str) -> bool:
-        teams = Team.objects.where(self.scope["user"], TeamRole.VIEWER)
-        return Simulation.objects.filter(public_id=public_id, team__in=teams).exists()
-
-    @database_sync_to_async
-    def _may_see_campaign(self, public_id: str) -> bool:
-        teams = Team.objects.where(self.scope["user"], TeamRole.VIEWER)
-        return Campaign.objects.filter(public_id=public_id, team__in=teams).exists()
+    def visible_keys(self, by_kind: Mapping[str, set[str]]) -> dict[str, set[str]]:
+        return {kind: VISIBLE_KEYS[kind](self.scope["user"], keys) for kind, keys in by_kind.items()}
 
     async def _is_still_logged_in(self) -> bool:
         """Read the session again: the user may have signed out, been deactivated or changed the password."""
@@ -121,5 +157,5 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         while True:
             await asyncio.sleep(self.session_recheck_s)
             if not await self._is_still_logged_in():
-                await self.close(code=4401)
+                await self.close(code=SIGNED_OUT)
                 return

@@ -1,7 +1,8 @@
-"""Applies one verb to many jobs, in as many requests as needed."""
+"""Applies one verb to many jobs, and waits for the end if the server does it in the background."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,21 +10,20 @@ from typing import Any
 from acme_client.api import Acme
 
 MAX_IDS_PER_REQUEST = 500
+POLL_S = 1.0
 
 VerbProgressCallback = Callable[[int, int], None]  # jobs processed, jobs in total
 
 
 @dataclass(kw_only=True)
 class VerbResult:
-    """The outcomes of all requests, job by job."""
+    """The outcomes of all requests, job by job. Of actions in the background, only refused jobs are listed."""
 
     matched: int = 0
     remaining: int = 0
+    success_count: int = 0
+    error: str = ""
     outcomes: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def success_count(self) -> int:
-        return sum(1 for outcome in self.outcomes if outcome["succeeded"])
 
     @property
     def refused(self) -> list[dict[str, Any]]:
@@ -31,36 +31,54 @@ class VerbResult:
 
 
 def run_verb_on_ids(
-    acme: Acme, body: Mapping[str, Any], ids: Sequence[str], progress: VerbProgressCallback
+    acme: Acme,
+    body: Mapping[str, Any],
+    ids: Sequence[str],
+    progress: VerbProgressCallback,
 ) -> VerbResult:
     """Apply the verb to these jobs, each once."""
-    result = VerbResult()
+    result, done, total = VerbResult(), 0, len(dict.fromkeys(ids))
     for part in _id_batches(list(dict.fromkeys(ids))):
         answer = acme.post("jobs/actions/", {**body, "ids": part})
-        _add_outcomes(result, answer)
-        progress(min(len(result.outcomes), len(ids)), len(ids))
-    result.matched = len(result.outcomes)
+        _add_answer(result, _final_answer(acme, answer, progress))
+        done += len(part)
+        progress(done, total)
+    result.matched = max(result.matched, len(result.outcomes))
     return result
 
 
 def run_verb_on_filter(
-    acme: Acme, body: Mapping[str, Any], filters: Mapping[str, Any], progress: VerbProgressCallback
+    acme: Acme,
+    body: Mapping[str, Any],
+    filters: Mapping[str, Any],
+    progress: VerbProgressCallback,
 ) -> VerbResult:
-    """Apply the verb to matching jobs. Repeat until none is left or a request changes nothing."""
+    """Apply the verb to matching jobs."""
     result = VerbResult()
-    while True:
-        answer = acme.post("jobs/actions/", {**body, "filter": dict(filters)})
-        _add_outcomes(result, answer)
-        result.matched = max(result.matched, answer["matched"])
-        result.remaining = answer["remaining"]
-        progress(result.matched - result.remaining, result.matched)
-        if not answer["remaining"] or not answer["succeeded"] or body.get("dry_run"):
-            return result
+    answer = acme.post("jobs/actions/", {**body, "filter": dict(filters)})
+    _add_answer(result, _final_answer(acme, answer, progress))
+    return result
 
 
-def _add_outcomes(result: VerbResult, answer: Mapping[str, Any]) -> None:
-    known = {outcome["id"] for outcome in result.outcomes}
-    result.outcomes += [outcome for outcome in answer["results"] if outcome["id"] not in known]
+def _final_answer(
+    acme: Acme,
+    answer: Mapping[str, Any],
+    progress: VerbProgressCallback,
+) -> Mapping[str, Any]:
+    """Wait for the end of an action in the background. Other answers are final."""
+    while answer.get("state") == "running":
+        progress(answer["matched"] - answer["remaining"], answer["matched"])
+        time.sleep(POLL_S)
+        answer = acme.get(f"jobs/actions/{answer['id']}/")
+    return answer
+
+
+def _add_answer(result: VerbResult, answer: Mapping[str, Any]) -> None:
+    result.matched += answer["matched"]
+    result.remaining += answer["remaining"]
+    result.success_count += answer["succeeded"]
+    result.error = result.error or answer.get("error", "")
+    result.outcomes += answer["results"]
 
 
 def _id_batches(ids: list[str]) -> Iterator[list[str]]:

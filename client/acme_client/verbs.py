@@ -53,8 +53,10 @@ def _run_verb(
         if dry_run:
             typer.echo(f"Dry run: {verb['action']} would change {done.success_count} of {done.matched} jobs.")
     if done.remaining:
-        print_message(f"{done.remaining} more jobs match but were not changed.")
-    if done.refused:
+        print_message(f"{done.remaining} more jobs match but were not {'tried' if dry_run else 'changed'}.")
+    if done.error:
+        print_message(done.error)
+    if done.refused or done.error:
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Applies one action to many jobs. Each job is handled separately, so an error on one does not affect the others."""
+"""Applies one action to many jobs with a fixed number of statements. Jobs that refuse it do not affect the others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from jobs.actions import jobs as job_actions
-from jobs.actions.job_verbs import JobAction, JobActionDenied, JobActionRequest, perform_job_action
-from jobs.core.lifecycle import ForbiddenTransition
-from jobs.models import Job
+from jobs.actions.job_verbs import JobAction, JobActionRequest, perform_job_actions
+from jobs.actions.submissions import request_turn_after_commit
+from jobs.models import Attempt, Job
 from jobs.models.permissions import Caller
 
 MAX_BULK_JOBS = 1000
@@ -29,29 +28,37 @@ class _JobDryRunRollback(Exception):
     """Raised at the end of a dry run to roll back its changes."""
 
 
-def jobs_by_id(rows: QuerySet[Job], ids: Iterable[str]) -> QuerySet[Job]:
-    """Return jobs by their id, and all tasks of arrays by the id of the array."""
-    return rows.filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="")))
+def jobs_by_id(rows: QuerySet[Job], ids: Iterable[str], action: JobAction) -> QuerySet[Job]:
+    """Return jobs by their id, and by the id of an array those tasks that the action can still change."""
+    return rows.filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="") & action.changeable))
 
 
-def oldest_jobs(rows: QuerySet[Job], most: int = MAX_BULK_JOBS) -> Sequence[Job]:
-    """Return the oldest jobs, at most one more than `most`; the extra one shows that there are more.
-
-    The order is always the same, so two concurrent bulk actions lock the rows in the same order and cannot deadlock.
-    """
-    return list(rows.order_by("id")[: most + 1])
+def oldest_keys(rows: QuerySet[Job], most: int = MAX_BULK_JOBS) -> list[int]:
+    """Return the keys of the oldest jobs, at most one more than `most`; the extra one shows that there are more."""
+    return list(rows.order_by("id").values_list("id", flat=True)[: most + 1])
 
 
-def try_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller, *, dry: bool) -> BulkJobResult:
-    """Apply the action to one job and return the result. A dry run is rolled back."""
+def apply_to_jobs(
+    action: JobAction, keys: Sequence[int], request: JobActionRequest, caller: Caller, *, dry: bool
+) -> list[BulkJobResult]:
+    """Apply the action in one transaction and return a result per job. A dry run is rolled back."""
+    results: list[BulkJobResult] = []
     try:
-        # A savepoint per job: a database error on one job does not abort the surrounding transaction
         with transaction.atomic():
-            perform_job_action(action, job, request, caller)
+            jobs = _lock_jobs(keys)
+            errors = perform_job_actions(action, jobs, request, caller)
+            results = [BulkJobResult(job=job, error=str(errors.get(job.pk, ""))) for job in jobs]
+            for cluster_id in {job.cluster_id for job in jobs if job.pk not in errors}:
+                request_turn_after_commit(cluster_id)
             if dry:
                 raise _JobDryRunRollback
     except _JobDryRunRollback:
-        return BulkJobResult(job=job)
-    except (job_actions.JobStateChanged, ForbiddenTransition, JobActionDenied) as error:
-        return BulkJobResult(job=job, error=str(error))
-    return BulkJobResult(job=job)
+        pass
+    return results
+
+
+def _lock_jobs(keys: Sequence[int]) -> list[Job]:
+    """Lock the jobs and their live attempts in the same order as everybody, so that actions do not deadlock."""
+    list(Attempt.objects.select_for_update().filter(job__in=keys, ended_at__isnull=True).order_by("pk").values("pk"))
+    jobs = Job.objects.select_for_update(of=("self",)).filter(pk__in=keys)
+    return list(jobs.select_related("user", "team", "cluster").order_by("pk"))

@@ -6,20 +6,22 @@ does not call it: there, Django's permissions decide, and every action is that o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
-from jobs.actions import foreign_jobs
+from jobs.actions import foreign_jobs, waiting
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
 from jobs.actions.journal import Author
+from jobs.actions.stop import request_stops
 from jobs.actions.submit import submit
 from jobs.core import parsing
 from jobs.core.deadlines import DeadlineAction
-from jobs.core.lifecycle import Flag, State
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, Flag, ForbiddenTransition, State
 from jobs.core.spec import MAX_PRIORITY, DependencySpec, JobSpec
 from jobs.models import Dependency, Job, clock
 from jobs.models.permissions import Caller
@@ -46,6 +48,10 @@ class JobActionRequest:
     priority: int = 0
 
 
+JobErrors = Mapping[int, Exception]  # by job; these jobs were not changed
+ActOnJobs = Callable[[Sequence[Job], JobActionRequest, bool], JobErrors]  # the bool: act as an operator
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobAction:
     """One action of the table."""
@@ -56,7 +62,8 @@ class JobAction:
     effect: str  # what happens, shown next to the button
     tone: str
     fits: Callable[[Job], bool]
-    act: Callable[[Job, JobActionRequest, bool], None]  # the bool: act as an operator
+    act: ActOnJobs
+    changeable: Q  # the jobs that fit, as a condition
     takes_priority: bool = False
     records_outcome: bool = False  # shown separately, where a page asks for the outcome of the job
     in_lists: bool = True  # pages offer it for many jobs at once; the API offers all actions
@@ -66,29 +73,48 @@ class JobAction:
 def perform_job_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller) -> None:
     """Apply the action. Raises JobActionDenied, JobStateChanged or ForbiddenTransition, and has then changed
     nothing."""
-    if action.reaches_installations and job.installation:
-        if not caller.may_operate_clusters:
-            raise JobActionDenied(
-                "This job belongs to another Acme installation. You need the permission to operate clusters."
-            )
-    elif not caller.may_change(job):
-        raise JobActionDenied(caller.denial_reason(job, "This job"))
-    is_operator = caller.may_operate(job)
-    if action.takes_priority and request.priority > max(0, job.priority) and not is_operator:
-        raise JobActionDenied("Only operators of the team may set a priority above 0.")
-    # A hold on the job of another user is an operator's hold, which the owner cannot release
-    as_operator = is_operator and (action.name != "hold" or job.user_id != caller.user.pk)
-    try:
-        with transaction.atomic():
-            action.act(job, request, as_operator)
-    except job_actions.JobStateChanged:
-        state = job.state
+    state = job.state
+    refusals = perform_job_actions(action, [job], request, caller)
+    if refusals:
         job.refresh_from_db(fields=["state", "hold", "flags"])
         # A job that started or ended after it was read can still be cancelled. A change of its hold is no reason to try
         # again: the caller has not seen why another user holds the job
-        if job.state == state:
-            raise
-        action.act(job, request, as_operator)
+        if job.state != state:
+            refusals = perform_job_actions(action, [job], request, caller)
+    if job.pk in refusals:
+        raise refusals[job.pk]
+    job.refresh_from_db()
+
+
+def perform_job_actions(
+    action: JobAction, jobs: Sequence[Job], request: JobActionRequest, caller: Caller
+) -> dict[int, Exception]:
+    """Apply the action to each job that allows it. Return the errors of the others by job; those are not changed."""
+    errors: dict[int, Exception] = {
+        job.pk: JobActionDenied(why) for job in jobs if (why := _denial_reason(action, job, request, caller))
+    }
+    allowed = [job for job in jobs if job.pk not in errors]
+    # A hold on the job of another user is an operator's hold, which the owner cannot release
+    by_role: dict[bool, list[Job]] = {}
+    for job in allowed:
+        as_operator = caller.may_operate(job) and (action.name != "hold" or job.user_id != caller.user.pk)
+        by_role.setdefault(as_operator, []).append(job)
+    with transaction.atomic():
+        for as_operator, members in by_role.items():
+            errors |= action.act(members, request, as_operator)
+    return errors
+
+
+def _denial_reason(action: JobAction, job: Job, request: JobActionRequest, caller: Caller) -> str:
+    """Return why the caller may not apply the action to the job, or ""."""
+    if action.reaches_installations and job.installation:
+        if not caller.may_operate_clusters:
+            return "This job belongs to another Acme installation. You need the permission to operate clusters."
+    elif not caller.may_change(job):
+        return caller.denial_reason(job, "This job")
+    if action.takes_priority and request.priority > max(0, job.priority) and not caller.may_operate(job):
+        return "Only operators of the team may set a priority above 0."
+    return ""
 
 
 def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:
@@ -100,43 +126,43 @@ def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:
     return [verb for verb in JOB_ACTIONS.values() if verb.fits(job)] if caller.may_change(job) else []
 
 
-def _hold(job: Job, request: JobActionRequest, operator: bool) -> None:
-    job_actions.hold(job, author=request.author, why=request.why, operator=operator)
+def _hold(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+    return waiting.hold_jobs(jobs, author=request.author, why=request.why, operator=operator)
 
 
-def _release(job: Job, request: JobActionRequest, operator: bool) -> None:
-    job_actions.release(job, author=request.author, why=request.why, operator=operator)
+def _release(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+    return waiting.release_jobs(jobs, author=request.author, why=request.why, operator=operator)
 
 
-def _set_priority(job: Job, request: JobActionRequest, operator: bool) -> None:
-    job_actions.set_priority(job, request.priority, author=request.author, why=request.why)
+def _set_priority(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+    return waiting.set_priorities(jobs, request.priority, author=request.author, why=request.why)
 
 
-def _requeue(job: Job, request: JobActionRequest, operator: bool) -> None:
-    job_actions.requeue(job, author=request.author, why=request.why)
+def _requeue(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+    return request_stops(jobs, State.PENDING, "requeue", author=request.author, why=request.why)
 
 
-def _cancel(job: Job, request: JobActionRequest, operator: bool) -> None:
-    if job.installation:
-        foreign_jobs.cancel_foreign_job(job, author=request.author, why=request.why)
-    else:
-        job_actions.cancel(job, author=request.author, why=request.why)
+def _cancel(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+    own = [job for job in jobs if not job.installation]
+    others = [job for job in jobs if job.installation]
+    errors = job_actions.cancel_jobs(own, author=request.author, why=request.why)
+    return {**errors, **_one_by_one(foreign_jobs.cancel_foreign_job)(others, request, operator)}
 
 
-def _adopt(job: Job, request: JobActionRequest, operator: bool) -> None:
-    foreign_jobs.adopt_foreign_job(job, author=request.author, why=request.why)
+def _one_by_one(act: Callable[..., object]) -> ActOnJobs:
+    """Apply an action that is rare on many jobs to each of them."""
 
+    def act_on_jobs(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
+        errors: dict[int, Exception] = {}
+        for job in jobs:
+            try:
+                with transaction.atomic():
+                    act(job, author=request.author, why=request.why)
+            except (job_actions.JobStateChanged, ForbiddenTransition) as error:
+                errors[job.pk] = error
+        return errors
 
-def _mark_succeeded(job: Job, request: JobActionRequest, operator: bool) -> None:
-    outcome_actions.mark_succeeded(job, author=request.author, why=request.why)
-
-
-def _mark_failed(job: Job, request: JobActionRequest, operator: bool) -> None:
-    outcome_actions.mark_failed(job, author=request.author, why=request.why)
-
-
-def _run_again(job: Job, request: JobActionRequest, operator: bool) -> None:
-    outcome_actions.run_again(job, author=request.author, why=request.why)
+    return act_on_jobs
 
 
 def _is_pending(job: Job) -> bool:
@@ -146,6 +172,10 @@ def _is_pending(job: Job) -> bool:
 def has_unknown_outcome(job: Job) -> bool:
     return _is_pending(job) and Flag.OUTCOME_UNKNOWN in job.flags
 
+
+WAITS = Q(state=State.PENDING)
+IS_LIVE = Q(state__in=sorted(LIVE_STATES))
+OUTCOME_IS_UNKNOWN = Q(flags__contains=[Flag.OUTCOME_UNKNOWN])
 
 JOB_ACTIONS = {
     verb.name: verb
@@ -157,6 +187,7 @@ JOB_ACTIONS = {
             effect="The job keeps its place in the queue and does not start until it is released.",
             tone="quiet",
             fits=lambda job: _is_pending(job) and not job.hold,
+            changeable=WAITS & Q(hold=""),
             act=_hold,
         ),
         JobAction(
@@ -166,6 +197,7 @@ JOB_ACTIONS = {
             effect="The job starts as soon as resources are free.",
             tone="good",
             fits=lambda job: _is_pending(job) and bool(job.hold) and not has_unknown_outcome(job),
+            changeable=WAITS & ~Q(hold="") & ~OUTCOME_IS_UNKNOWN,
             act=_release,
         ),
         JobAction(
@@ -175,6 +207,7 @@ JOB_ACTIONS = {
             effect="The job moves in the queue. Jobs with a higher priority start first.",
             tone="quiet",
             fits=_is_pending,
+            changeable=WAITS,
             act=_set_priority,
             takes_priority=True,
             in_lists=False,
@@ -186,6 +219,7 @@ JOB_ACTIONS = {
             effect="The job is stopped and returns to its place in the queue.",
             tone="warn",
             fits=lambda job: job.is_live,
+            changeable=IS_LIVE,
             act=_requeue,
         ),
         JobAction(
@@ -195,6 +229,7 @@ JOB_ACTIONS = {
             effect="The job ends and does not start again. A running job is stopped by its cluster.",
             tone="bad",
             fits=lambda job: not job.is_final,
+            changeable=~Q(state__in=sorted(FINAL_STATES)),
             act=_cancel,
             reaches_installations=True,
         ),
@@ -205,7 +240,8 @@ JOB_ACTIONS = {
             effect="The job becomes COMPLETED and does not run again.",
             tone="good",
             fits=has_unknown_outcome,
-            act=_mark_succeeded,
+            changeable=WAITS & OUTCOME_IS_UNKNOWN,
+            act=_one_by_one(outcome_actions.mark_succeeded),
             records_outcome=True,
             in_lists=False,
         ),
@@ -216,7 +252,8 @@ JOB_ACTIONS = {
             effect="The job becomes FAILED and does not run again.",
             tone="bad",
             fits=has_unknown_outcome,
-            act=_mark_failed,
+            changeable=WAITS & OUTCOME_IS_UNKNOWN,
+            act=_one_by_one(outcome_actions.mark_failed),
             records_outcome=True,
             in_lists=False,
         ),
@@ -227,7 +264,8 @@ JOB_ACTIONS = {
             effect="The job returns to its place in the queue. If it did succeed, its command runs twice.",
             tone="warn",
             fits=has_unknown_outcome,
-            act=_run_again,
+            changeable=WAITS & OUTCOME_IS_UNKNOWN,
+            act=_one_by_one(outcome_actions.run_again),
             records_outcome=True,
             in_lists=False,
         ),
@@ -238,7 +276,8 @@ JOB_ACTIONS = {
             effect="This installation follows the job and can stop it. The job is never started again.",
             tone="quiet",
             fits=lambda job: bool(job.installation) and job.is_live,
-            act=_adopt,
+            changeable=IS_LIVE & ~Q(foreign_id="") & ~Q(foreign_key=""),
+            act=_one_by_one(foreign_jobs.adopt_foreign_job),
             in_lists=False,
             reaches_installations=True,
         ),

@@ -26,12 +26,24 @@ from jobs.actions.promise import GpuCorrection as GpuCorrection
 from jobs.actions.promise import NodeGpus as NodeGpus
 from jobs.actions.promise import allocate_job as allocate_job
 from jobs.actions.stop import JobError as JobError
-from jobs.actions.stop import JobStateChanged, publish_job_change, refuse_foreign, request_stop, state_changed_error
+from jobs.actions.stop import (
+    JobStateChanged,
+    Refusals,
+    foreign_refusal,
+    publish_job_change,
+    raise_refusal,
+    request_stop,
+    request_stops,
+    state_changed_error,
+)
 from jobs.actions.stop import ask_for_checkpoint as ask_for_checkpoint
 from jobs.actions.stop import preempt as preempt
 from jobs.actions.stop import requeue as requeue
-from jobs.actions.submit import WAITING_FOR_FIRST_TURN
 from jobs.actions.submit import submit as submit
+from jobs.actions.waiting import cancel_waiting_jobs
+from jobs.actions.waiting import hold as hold
+from jobs.actions.waiting import release as release
+from jobs.actions.waiting import set_priority as set_priority
 from jobs.core import attempt_end, lifecycle
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.hostlist import compress, expand
@@ -46,59 +58,22 @@ REQUEUED_BY_CLUSTER = "Requeued by the cluster."
 # --- actions of users
 
 
-@transaction.atomic
-def hold(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
-    if job.hold == HoldKind.ADMIN and not operator:
-        raise JobStateChanged(f"{job} is already held by an operator")
-    kind = HoldKind.ADMIN if operator else HoldKind.USER
-    reason, sentence = ("JobHeldAdmin", "Held by an operator") if operator else ("JobHeldUser", "Held by its owner")
-    _update_pending_job(job, "hold", hold=kind, reason=reason, why=f"{sentence}: {why}" if why else f"{sentence}.")
-    journal.job_event("job.held", author, job, why=why).save()
-    publish_job_change(job)
-
-
-@transaction.atomic
-def release(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
-    """Allow a held job to start. An operator's hold can only be released by an operator."""
-    if job.hold == HoldKind.ADMIN and not operator:
-        raise JobStateChanged(f"{job} is held by an operator; only an operator can release it")
-    if Flag.OUTCOME_UNKNOWN in job.flags:
-        raise JobStateChanged(f"{job} may have succeeded; record its outcome, or run it again")
-    flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED, Flag.RECOVERING)]
-    # Releasing a job that waits for recovery overrides the recovery decision
-    _update_pending_job(
-        job, "release", hold=HoldKind.NONE, flags=flags, reason="None", why=WAITING_FOR_FIRST_TURN, recover_by=None
-    )
-    journal.job_event("job.released", author, job, why=why).save()
-    publish_job_change(job)
-
-
-@transaction.atomic
-def set_priority(job: Job, priority: int, *, author: Author, why: str = "") -> None:
-    before = job.priority
-    _update_pending_job(job, "reprioritize", priority=priority)
-    journal.job_event("job.priority_changed", author, job, why=why, detail={"from": before, "to": priority}).save()
-    publish_job_change(job)
-
-
-def _update_pending_job(job: Job, verb: str, **fields: object) -> None:
-    refuse_foreign(job, verb)
-    # The guard includes the hold: an operator's concurrent hold must not be overwritten or released
-    guarded = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
-    if guarded.update(**fields) != 1:
-        raise state_changed_error(job, f"{verb} needs a waiting job", held="it was held or released at the same time")
+def cancel(job: Job, *, author: Author, why: str = "") -> None:
+    raise_refusal(job, cancel_jobs([job], author=author, why=why))
     job.refresh_from_db()
 
 
 @transaction.atomic
-def cancel(job: Job, *, author: Author, why: str = "") -> None:
-    """Cancel a job. A waiting job ends at once. A live job is stopped by its cluster, whose report decides how it
+def cancel_jobs(jobs: Sequence[Job], *, author: Author, why: str = "") -> Refusals:
+    """Cancel jobs. Waiting jobs end at once. Live jobs are stopped by their clusters, whose reports decide how they
     ended."""
-    refuse_foreign(job, "cancel")
-    if job.state == State.PENDING:
-        change_state(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
-    else:
-        request_stop(job, State.CANCELLED, "cancel", author=author, why=why)
+    refusals = {job.pk: error for job in jobs if (error := foreign_refusal(job, "cancel"))}
+    own = [job for job in jobs if job.pk not in refusals]
+    waiting = [job for job in own if job.state == State.PENDING]
+    others = [job for job in own if job.state != State.PENDING]
+    # Attempts are locked before jobs, everywhere
+    refusals |= request_stops(others, State.CANCELLED, "cancel", author=author, why=why)
+    return refusals | cancel_waiting_jobs(waiting, author=author, why=why or "Cancelled.", now=clock.now())
 
 
 # --- actions of loops

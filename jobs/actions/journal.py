@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,11 @@ def job_event(
         "attempt_id": attempt.pk if attempt else None,
     }  # ids instead of instances: thousands are written at a time
     return new_event(type, author, cluster_id=job.cluster_id, why=why, **ids, **fields)
+
+
+def save_events(events: Iterable[Event]) -> None:
+    """Write many Events in one statement."""
+    Event.objects.bulk_create(events)
 
 
 INSERT_JOB_EVENTS_SQL = """

@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.sessions.models import Session
 from django.db.models import QuerySet
 
-from jobs.models import IdempotencyKey
+from jobs.models import BulkAction, IdempotencyKey
 
 DELETE_BATCH_SIZE = 5_000
+BULK_ACTION_RETENTION = timedelta(days=30)
 TABLE_BUDGET_S = 4.0  # per run and table
 
 
@@ -58,5 +59,10 @@ def delete_batch(rows: QuerySet[Any], size: int = DELETE_BATCH_SIZE) -> int:
 
 
 def delete_expired_web_state(now: datetime) -> int:
-    """Delete expired sessions and stored API responses that are too old to be repeated."""
-    return delete_all(Session.objects.filter(expire_date__lt=now)) + delete_all(IdempotencyKey.objects.forgotten(now))
+    """Delete expired sessions, stored API responses that are too old to be repeated, and old bulk actions."""
+    old_actions = BulkAction.objects.filter(ended_at__lt=now - BULK_ACTION_RETENTION)
+    return (
+        delete_all(Session.objects.filter(expire_date__lt=now))
+        + delete_all(IdempotencyKey.objects.forgotten(now))
+        + delete_all(old_actions)
+    )

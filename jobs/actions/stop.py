@@ -11,11 +11,12 @@ Stops by users have no grace period, and the scheduler never overrides them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Value
+from django.db.models.functions import Least
 
 from acmeweb.common import live
 from jobs.actions import journal
@@ -32,6 +33,9 @@ class JobError(Exception):
 
 class JobStateChanged(JobError):
     """The job is not in the expected state. The message names its state."""
+
+
+Refusals = dict[int, JobStateChanged]  # by job; these jobs were not changed
 
 
 @transaction.atomic
@@ -143,80 +147,145 @@ def request_stop(
     detail: Mapping[str, object] | None = None,
 ) -> None:
     """Record the requested end of the live attempt and queue the commands that carry it out."""
-    attempt = _lock_live_attempt(job, verb)
-    _check_may_stop(job, attempt, verb)
-    Attempt.objects.filter(pk=attempt.pk).update(stop_state=target, stop_reason=why)
-    # Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile
-    current = Job.objects.select_for_update().get(pk=job.pk)
-    Job.objects.filter(pk=job.pk).update(flags=sorted({*current.flags, Flag.SIGNALING}))
-    grace = _queue_stop_commands(
-        attempt, job.cluster_id, why, checkpoint_signal if attempt.confirmed_at else None, node
+    refusals = request_stops(
+        [job], target, verb, author=author, why=why, checkpoint_signal=checkpoint_signal, node=node, detail=detail
     )
-    event_detail = {**(detail or {}), **({"grace_s": int(grace.total_seconds())} if grace else {})}
-    journal.job_event(
-        f"job.{verb}_requested", author, job, attempt=attempt, node=node, why=why, detail=event_detail
-    ).save()
+    raise_refusal(job, refusals)
     job.refresh_from_db()
-    publish_job_change(job)
+
+
+def request_stops(
+    jobs: Sequence[Job],
+    target: State,
+    verb: str,
+    *,
+    author: Author,
+    why: str,
+    checkpoint_signal: CheckpointSignal | None = None,
+    node: Node | None = None,
+    detail: Mapping[str, object] | None = None,
+) -> Refusals:
+    """Do the same for many jobs, with a fixed number of statements. The refused ones are not changed."""
+    attempts = _lock_live_attempts(jobs)
+    stopped = [job for job in jobs if job.pk in attempts]
+    ended = [job for job in jobs if job.pk not in attempts]
+    refusals = state_changed_errors(ended, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
+    refusals |= {job.pk: error for job in stopped if (error := _stop_refusal(job, attempts[job.pk], verb))}
+    accepted = [attempts[job.pk] for job in stopped if job.pk not in refusals]
+    if not accepted:
+        return refusals
+    Attempt.objects.filter(pk__in=[attempt.pk for attempt in accepted]).update(stop_state=target, stop_reason=why)
+    _add_signaling_flag([attempt.job_id for attempt in accepted])
+    graces = _queue_stop_commands(accepted, why, checkpoint_signal, node)
+    journal.save_events(
+        journal.job_event(
+            f"job.{verb}_requested",
+            author,
+            attempt.job,
+            attempt=attempt,
+            node=node,
+            why=why,
+            detail={
+                **(detail or {}),
+                **({"grace_s": int(grace.total_seconds())} if (grace := graces.get(attempt.pk)) else {}),
+            },
+        )
+        for attempt in accepted
+    )
+    publish_job_changes([attempt.job for attempt in accepted])
+    return refusals
+
+
+def _add_signaling_flag(job_ids: Sequence[int]) -> None:
+    """Use the present flags, not those that the caller has read: the cluster may have confirmed the start meanwhile."""
+    by_flags: dict[tuple[str, ...], list[int]] = {}
+    locked = Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk")
+    for pk, flags in locked.values_list("pk", "flags"):
+        by_flags.setdefault(tuple(sorted({*flags, Flag.SIGNALING})), []).append(pk)
+    for flags, pks in by_flags.items():
+        Job.objects.filter(pk__in=pks).update(flags=list(flags))
 
 
 def _lock_live_attempt(job: Job, verb: str) -> Attempt:
-    """Return the live attempt. Lock order everywhere: the attempt first, then the job."""
-    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
+    attempt = _lock_live_attempts([job]).get(job.pk)
     if attempt is None:
-        raise state_changed_error(job, f"{verb} needs a {'waiting or ' if verb == 'cancel' else ''}running job")
-    attempt.job = job
+        raise state_changed_error(job, f"{verb} needs a running job")
     return attempt
 
 
+def _lock_live_attempts(jobs: Sequence[Job]) -> dict[int, Attempt]:
+    """Return the live attempts by job. Lock order everywhere: the attempts first, then the jobs, each by their key."""
+    by_key = {job.pk: job for job in jobs}
+    rows = Attempt.objects.select_for_update().filter(job__in=by_key, ended_at__isnull=True).order_by("pk")
+    attempts = {attempt.job_id: attempt for attempt in (rows if by_key else ())}
+    for job_id, attempt in attempts.items():
+        attempt.job = by_key[job_id]
+    return attempts
+
+
 def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
-    refuse_foreign(job, verb)
+    if error := _stop_refusal(job, attempt, verb):
+        raise error
+
+
+def _stop_refusal(job: Job, attempt: Attempt, verb: str) -> JobStateChanged | None:
+    if error := foreign_refusal(job, verb):
+        return error
     # Without the command the job could not be started again after a requeue
     if job.is_adopted and verb not in FINAL_STOP_VERBS:
-        raise JobStateChanged(
+        return JobStateChanged(
             f"{job} was adopted from another installation and cannot start again; it can only be cancelled"
         )
     if job.cluster.mode != ClusterMode.DRIVE:
-        raise JobStateChanged(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
+        return JobStateChanged(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
     if attempt.stop_state == State.CANCELLED:
-        raise JobStateChanged(f"{job} is already being cancelled")
+        return JobStateChanged(f"{job} is already being cancelled")
     if attempt.stop_state and verb in LOOP_STOP_VERBS:
-        raise JobStateChanged(f"{job} is already being stopped")
+        return JobStateChanged(f"{job} is already being stopped")
+    return None
 
 
-def refuse_foreign(job: Job, verb: str) -> None:
+def foreign_refusal(job: Job, verb: str) -> JobStateChanged | None:
     if job.is_foreign:
-        raise JobStateChanged(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
+        return JobStateChanged(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
+    return None
 
 
 def _queue_stop_commands(
-    attempt: Attempt, cluster_id: int, why: str, checkpoint_signal: CheckpointSignal | None, node: Node | None
-) -> timedelta | None:
-    """Queue the commands of a stop and return the grace period.
+    attempts: Sequence[Attempt], why: str, checkpoint_signal: CheckpointSignal | None, node: Node | None
+) -> dict[int, timedelta]:
+    """Queue the commands of the stops and return the grace periods by attempt. Only a program that runs gets the
+    signal.
 
     There is at most one open cancel per attempt. A second stop request removes the remaining grace period of the first.
     """
-    common = {"attempt": attempt, "cluster_id": cluster_id}
-    open_cancel = (
-        ClusterCommand.objects.open()
-        .filter(attempt=attempt, kind=ClusterCommandKind.CANCEL)
-        .select_for_update()
-        .first()
-    )
+    cancels = ClusterCommand.objects.open().filter(attempt__in=attempts, kind=ClusterCommandKind.CANCEL)
+    known = list(cancels.select_for_update().order_by("pk").values_list("pk", "attempt_id", "tries"))
     now = clock.now()
-    if open_cancel:
-        # A cancel that was already sent needs no change; the loop repeats it until the attempt has ended
-        if not open_cancel.tries:
-            ClusterCommand.objects.filter(pk=open_cancel.pk).update(due_at=min(open_cancel.due_at, now), node=None)
-        return None
-    if checkpoint_signal:
-        _queue_signal(attempt, cluster_id, checkpoint_signal, node)
-    due_at = now + checkpoint_signal.grace if checkpoint_signal else now
+    # A cancel that was already sent needs no change; the loop repeats it until the attempt has ended
+    unsent = ClusterCommand.objects.filter(pk__in=[pk for pk, _, tries in known if not tries])
+    unsent.update(due_at=Least("due_at", Value(now)), node=None)
+    repeated = {attempt_id for _, attempt_id, _ in known}
+    new = [attempt for attempt in attempts if attempt.pk not in repeated]
+    signals = {attempt.pk: checkpoint_signal for attempt in new if checkpoint_signal and attempt.confirmed_at}
+    for attempt in new:
+        if signal := signals.get(attempt.pk):
+            _queue_signal(attempt, attempt.job.cluster_id, signal, node)
+    graces = {pk: signal.grace for pk, signal in signals.items()}
     # created_at is the present time, not the start of the transaction: only checkpoints after the request count
-    ClusterCommand.objects.create(
-        **common, kind=ClusterCommandKind.CANCEL, reason=why, created_at=now, due_at=due_at, node=node
+    ClusterCommand.objects.bulk_create(
+        ClusterCommand(
+            attempt=attempt,
+            cluster_id=attempt.job.cluster_id,
+            kind=ClusterCommandKind.CANCEL,
+            reason=why,
+            created_at=now,
+            due_at=now + graces.get(attempt.pk, timedelta(0)),
+            node=node,
+        )
+        for attempt in new
     )
-    return checkpoint_signal.grace if checkpoint_signal else None
+    return graces
 
 
 def _queue_signal(attempt: Attempt, cluster_id: int, signal: CheckpointSignal, node: Node | None) -> None:
@@ -277,12 +346,29 @@ def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:
     return waiting.filter(cluster=cluster).with_newer_checkpoint().update(due_at=now)
 
 
+def state_changed_errors(jobs: Sequence[Job], why: str, held: str = "") -> Refusals:
+    """Return the errors for unexpected states. `held` is the reason if the job is pending after all."""
+    states = dict(Job.objects.filter(pk__in=[job.pk for job in jobs]).values_list("pk", "state"))
+    return {job.pk: JobStateChanged(f"{job} is {states[job.pk]}; {_why(states[job.pk], why, held)}") for job in jobs}
+
+
+def _why(state: str, why: str, held: str) -> str:
+    return held if held and state == State.PENDING else why
+
+
 def state_changed_error(job: Job, why: str, held: str = "") -> JobStateChanged:
-    """Return the error for an unexpected state. `held` is the reason if the job is pending after all."""
-    state = Job.objects.values_list("state", flat=True).get(pk=job.pk)
-    return JobStateChanged(f"{job} is {state}; {held if held and state == State.PENDING else why}")
+    return state_changed_errors([job], why, held)[job.pk]
+
+
+def raise_refusal(job: Job, refusals: Refusals) -> None:
+    if job.pk in refusals:
+        raise refusals[job.pk]
 
 
 def publish_job_change(job: Job) -> None:
+    publish_job_changes([job])
+
+
+def publish_job_changes(jobs: Sequence[Job]) -> None:
     """Notify open pages after the commit."""
-    live.publish_on_commit("queue", f"job:{job.public_id}")
+    live.publish_on_commit("queue", *(f"job:{job.public_id}" for job in jobs))

@@ -20,6 +20,7 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 from jobs.actions import submit as submit_actions
 from jobs.actions import wake
 from jobs.actions.journal import Author
+from jobs.actions.waiting_limits import refuse_too_many_waiting
 from jobs.core import deadlines, parsing
 from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
 from jobs.core.spec import ClusterShape, InvalidField, JobSpec, parse, refuse_dependency_cycle, refuse_priority
@@ -153,6 +154,7 @@ def _submit_jobs_of_group(
         return
     specs = [spec for index in members if (spec := results[index].spec)]
     group = submit_actions.SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)
+    refuse_too_many_waiting(group)
     jobs = iter(submit_actions.submit_in_transaction([group], clock.now())[0])
     for index, spec in zip(members, specs, strict=True):
         rows = [next(jobs) for _ in range(len(spec.array) or 1)]

@@ -37,6 +37,10 @@ def request_recovery() -> None:
     transaction.on_commit(partial(request_loop, "recovery"), robust=True)
 
 
+def request_bulk_actions() -> None:
+    transaction.on_commit(partial(request_loop, "bulk actions"), robust=True)
+
+
 def request_loop(name: str, cluster_id: int | None = None) -> None:
     """Make a loop due now. Call it outside of transactions: processes skip a loop whose row is locked."""
     Loop.request(name, cluster_id)

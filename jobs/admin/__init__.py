@@ -7,6 +7,7 @@ one row at a time and with a reason, so that every change has an event.
 from django.contrib import admin
 
 from jobs.admin import (  # noqa: F401 (importing them registers them)
+    bulk_action,
     cluster,
     event,
     execution,

@@ -101,7 +101,8 @@ ACTION_EFFECTS = {
 def _admin_action(verb: job_verbs.JobAction) -> AdminAction:
     def run_action(job: Job, values: AdminActionInput) -> None:
         action = job_verbs.JobActionRequest(author=values.author, why=values.why, priority=values.value or 0)
-        verb.act(job, action, True)
+        if error := verb.act([job], action, True).get(job.pk):
+            raise error
 
     number = PRIORITY_INPUT if verb.takes_priority else None
     return AdminAction(

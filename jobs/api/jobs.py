@@ -11,17 +11,27 @@ from django.db.models import QuerySet
 from rest_framework.response import Response
 
 from jobs.actions import bulk_jobs, job_verbs, submissions
+from jobs.actions.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
 from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
 from jobs.actions.job_verbs import JobActionRequest, perform_job_action, read_priority
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
 from jobs.core import parsing
 from jobs.core.lifecycle import JOB_STATES, JobKind
-from jobs.models import Attempt, Cluster, Event, HoldKind, Job, Team, TokenScope
+from jobs.models import Attempt, BulkAction, Cluster, Event, HoldKind, Job, Team, TokenScope
 from jobs.models.permissions import Caller
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
-from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, current_row_response, find_job_or_404
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    ApiEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    current_row_response,
+    find_job_or_404,
+    find_or_404,
+    reject_unknown_params,
+)
 from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 
@@ -260,6 +270,7 @@ class BulkJobActions(ActionEndpoint):
             body=shapes.JOB_ACTION_REQUEST,
             answer=shapes.JOB_ACTION_RESULTS,
             conflicts=True,
+            also={202: "More than 1,000 jobs match. The action runs in the background; `url` has its progress."},
         )
     }
     takes = {
@@ -274,37 +285,48 @@ class BulkJobActions(ActionEndpoint):
     def work(self) -> Response:
         body = self.body(self.takes, "this request")
         _check_action_request(body)
-        verb, dry = body["action"], body.get("dry_run", False)
-        rows, unknown = self._jobs_by_ids(body["ids"]) if "ids" in body else (self._jobs_by_filter(body["filter"]), [])
-        jobs = bulk_jobs.oldest_jobs(rows)
-        matched = len(jobs) if len(jobs) <= MAX_BULK_JOBS else rows.count()
-        action = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
-        results = [
-            bulk_jobs.try_action(job_verbs.JOB_ACTIONS[verb], job, action, self.caller, dry=dry)
-            for job in jobs[:MAX_BULK_JOBS]
-        ]
+        action, dry = job_verbs.JOB_ACTIONS[body["action"]], body.get("dry_run", False)
+        if "ids" in body:
+            rows, errors = self._jobs_by_ids(body["ids"], action)
+        else:
+            rows, errors = self._jobs_by_filter(body["filter"]).filter(action.changeable), {}
+        keys = bulk_jobs.oldest_keys(rows, MAX_BACKGROUND_JOBS)
+        if len(keys) > MAX_BACKGROUND_JOBS:
+            raise InvalidRequestField("filter", f"more than {MAX_BACKGROUND_JOBS} jobs match; give more filters")
+        request = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
+        if len(keys) > MAX_BULK_JOBS and not dry:
+            return self._start_in_background(action, keys, request)
+        results = bulk_jobs.apply_to_jobs(action, keys[:MAX_BULK_JOBS], request, self.caller, dry=dry)
         outcomes = [_action_result(result) for result in results]
-        outcomes += [{"id": id, "succeeded": False, "error": f"Job {id} not found."} for id in unknown]
+        outcomes += [{"id": id, "succeeded": False, "error": error} for id, error in errors.items()]
         done = sum(1 for outcome in outcomes if outcome["succeeded"])
-        if done and not dry:
-            for cluster in {job.cluster_id for job in jobs}:
-                request_turn_after_commit(cluster)
         payload = {
-            "action": verb,
+            "action": action.name,
             "dry_run": dry,
-            "matched": matched,
+            "matched": len(keys),
             "succeeded": done,
             "refused": len(outcomes) - done,
-            "remaining": max(0, matched - MAX_BULK_JOBS),
+            "remaining": max(0, len(keys) - MAX_BULK_JOBS),
             "results": outcomes,
         }
         return Response(payload)
 
-    def _jobs_by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
-        """The matching jobs, and the ids that match none."""
-        rows = bulk_jobs.jobs_by_id(self.caller.jobs(), ids)
-        known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
-        return rows, [id for id in dict.fromkeys(ids) if id not in known]
+    def _start_in_background(self, action: job_verbs.JobAction, keys: list[int], request: JobActionRequest) -> Response:
+        row = start_bulk_action(action, keys, request, self.caller)
+        url = self.request.build_absolute_uri(f"{self.request.path}{row.pk}/")
+        return Response(_background_progress(row, url), status=202, headers={"Location": url})
+
+    def _jobs_by_ids(self, ids: list[str], action: job_verbs.JobAction) -> tuple[QuerySet[Job], dict[str, str]]:
+        """The jobs to change, and why there are none for some of the ids."""
+        visible = self.caller.jobs()
+        rows = bulk_jobs.jobs_by_id(visible, ids, action)
+        arrays = visible.filter(array_id__in=[id for id in ids if id]).order_by()
+        single = set(visible.filter(public_id__in=ids).values_list("public_id", flat=True))
+        known = single.union(arrays.values_list("array_id", flat=True).distinct())
+        changeable = single.union(arrays.filter(action.changeable).values_list("array_id", flat=True).distinct())
+        errors = {id: f"Job {id} not found." for id in ids if id not in known}
+        ended = {id: f"{action.label} applies to no task of {id}." for id in ids if id in known - changeable}
+        return rows, errors | ended
 
     def _jobs_by_filter(self, filters: Mapping[str, Any]) -> QuerySet[Job]:
         if not filters:
@@ -313,6 +335,44 @@ class BulkJobActions(ActionEndpoint):
         if reserved := query_params.RESERVED_PARAMS.intersection(params):
             raise InvalidRequestField("filter", f"{min(reserved)} is not a filter")
         return self.caller.jobs().filter(query_params.parse(JOB_FILTERS, params, "jobs"))
+
+
+class BulkJobActionProgress(ApiEndpoint):
+    """Progress of an action that runs in the background."""
+
+    tag = "Jobs"
+    rules = {
+        "GET": EndpointRule(
+            scope=READ,
+            says="Get the progress of your action on many jobs",
+            answer=shapes.JOB_ACTION_RESULTS,
+            team=True,
+        )
+    }
+
+    def get(self, request: Any, number: int) -> Response:
+        reject_unknown_params(request)
+        own = BulkAction.objects.filter(user=self.caller.user)
+        # Other actions may concern jobs of teams that the token must not see
+        rows = own.filter(token=self.caller.token) if self.caller.bound_team_id else own
+        row = find_or_404(rows, "action", pk=number)
+        return Response(_background_progress(row, request.build_absolute_uri(request.path)))
+
+
+def _background_progress(row: BulkAction, url: str) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "url": url,
+        "state": row.state,
+        "error": row.error,
+        "action": row.action,
+        "dry_run": False,
+        "matched": row.matched,
+        "succeeded": row.succeeded,
+        "refused": row.refused,
+        "remaining": row.remaining,
+        "results": [{"succeeded": False, **refused} for refused in row.errors],
+    }
 
 
 def _check_action_request(body: Mapping[str, Any]) -> None:

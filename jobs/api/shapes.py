@@ -11,7 +11,18 @@ from jobs.core.lifecycle import POWER, STATE_CODES, JobKind, NodeState, State, s
 from jobs.core.masking import mask_secrets, mask_text
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
 from jobs.core.spec import MAX_PRIORITY
-from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, SleepMode, TeamRole, TokenScope
+from jobs.models import (
+    Attempt,
+    BulkActionState,
+    ClusterMode,
+    DrainMode,
+    HoldKind,
+    Job,
+    RepairStage,
+    SleepMode,
+    TeamRole,
+    TokenScope,
+)
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.rest.shapes import (
     ResourceShape,
@@ -804,13 +815,19 @@ JOB_ACTION_RESULT = ResourceShape(
 JOB_ACTION_RESULTS = ResourceShape(
     "JobActionResults",
     {
+        "id": integer_field("Number of an action in the background.", required=False),
+        "url": text_field("Where its progress is.", required=False),
+        "state": text_field("State of an action in the background.", choices=BulkActionState.values, required=False),
+        "error": text_field("Why it ended before all jobs; else empty.", required=False),
         "action": text_field(choices=JOB_ACTION_NAMES),
         "dry_run": boolean_field(),
-        "matched": integer_field("Jobs that match the ids or the filter."),
+        "matched": integer_field("Jobs that match the ids or the filter and that the action can change."),
         "succeeded": integer_field(),
         "refused": integer_field(),
-        "remaining": integer_field("Matching jobs beyond the limit of 1,000 per request. Repeat the request for them."),
-        "results": nested_list_field(JOB_ACTION_RESULT),
+        "remaining": integer_field("Jobs that are not done yet or, in a dry run, were not tried: it tries 1,000."),
+        "results": nested_list_field(
+            JOB_ACTION_RESULT, "Of each job; of an action in the background only the first 100 refused ones."
+        ),
     },
 )
 NODE_TEST = ResourceShape(

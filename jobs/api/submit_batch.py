@@ -19,6 +19,7 @@ from jobs.actions import submissions
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets, SubmissionTargets
 from jobs.actions.submit import SubmissionGroup, refuse_observe_mode, submit_in_transaction
+from jobs.actions.waiting_limits import waiting_limit_errors
 from jobs.core.spec import InvalidField
 from jobs.models import Job, TokenScope
 from jobs.models.permissions import Caller
@@ -43,7 +44,7 @@ SubmissionReply = tuple[dict[str, Any], str]  # response body and URL of the new
 
 def submit_jobs_together(requests: Mapping[Any, BatchSubmission], now: datetime) -> dict[Any, SubmissionReply]:
     """Submit the requests that are simple and valid; returns their replies. The others are missing in the result."""
-    accepted = _within_rate_limit(requests, _valid_submissions(requests))
+    accepted = _within_rate_limit(requests, _within_waiting_limits(_valid_submissions(requests)))
     if not accepted:
         return {}
     with transaction.atomic():
@@ -77,6 +78,11 @@ def _validate_submission(request: BatchSubmission, targets: SubmissionTargets) -
     if spec.array or spec.dependencies or spec.deadline_at:  # a forecast would delay the others
         return None
     return SubmissionGroup(specs=[spec], cluster=cluster, team=team, author=request.author)
+
+
+def _within_waiting_limits(groups: Mapping[Any, SubmissionGroup]) -> dict[Any, SubmissionGroup]:
+    errors = waiting_limit_errors(list(groups.values()))
+    return {name: group for (name, group), error in zip(groups.items(), errors, strict=True) if error is None}
 
 
 def _within_rate_limit(

@@ -31,6 +31,7 @@ urlpatterns = [
     path("jobs/", jobs.Jobs.as_view()),
     path("jobs/bulk/", jobs.BulkJobs.as_view()),
     path("jobs/actions/", jobs.BulkJobActions.as_view()),
+    path("jobs/actions/<int:number>/", jobs.BulkJobActionProgress.as_view()),
     path("jobs/<public_id:id>/", jobs.OneJob.as_view()),
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),

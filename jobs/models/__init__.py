@@ -1,5 +1,6 @@
 """Django models of the app, one module per subject. Rules live in `jobs.core`, changes in `jobs.actions`."""
 
+from jobs.models.bulk_action import BulkAction, BulkActionState
 from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage, SleepMode
 from jobs.models.energy import ENERGY_RETENTION, EnergyClock, EnergyHour, EnergyPrice
 from jobs.models.event import NODE_COMMANDS, POWER_COMMANDS, ClusterCommand, ClusterCommandKind, Event
@@ -35,6 +36,8 @@ __all__ = [
     "SAMPLE_RETENTION",
     "Allocation",
     "Attempt",
+    "BulkAction",
+    "BulkActionState",
     "Checkpoint",
     "CheckpointVerdict",
     "ClaimedLoop",

@@ -336,6 +336,9 @@ class Job(models.Model):
                 name="job_queue_of_all",
                 condition=models.Q(state=State.PENDING),
             ),
+            # For limits: the index of all jobs of a user or team has a large history
+            models.Index(fields=["user"], name="job_waiting_of_user", condition=models.Q(state=State.PENDING)),
+            models.Index(fields=["team"], name="job_waiting_of_team", condition=models.Q(state=State.PENDING)),
             models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE_STATES))),
             models.Index(
                 models.F("started_at").desc(nulls_first=True),

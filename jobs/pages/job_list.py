@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from django.contrib import messages
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
@@ -20,14 +20,14 @@ from django.views.decorators.http import require_POST, require_safe
 
 from jobs.actions import bulk_jobs
 from jobs.actions import saved_views as saved_view_actions
-from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
-from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest, read_priority
+from jobs.actions.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
+from jobs.actions.bulk_jobs import MAX_BULK_JOBS
+from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest, read_priority
 from jobs.actions.journal import Author
-from jobs.actions.wake import request_turn
 from jobs.core.display_text import strip_control_characters
 from jobs.core.lifecycle import JOB_STATES, JobKind
 from jobs.core.spec import InvalidField
-from jobs.models import Cluster, Job, Team, TeamRole, clock
+from jobs.models import BulkAction, Cluster, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views
 from jobs.queries import job_arrays, loss_lines
@@ -226,7 +226,8 @@ def _format_csv(rows: Sequence[Sequence[Any]]) -> str:
 
 @require_POST
 def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResponse:
-    """Preview an action on many jobs by rolling it back; with `confirm`, perform it. Shows the result per job."""
+    """Preview an action on many jobs by rolling it back; with `confirm`, perform it. Shows the result per job, or the
+    progress if there are more than `most`."""
     verb = JOB_ACTIONS.get(request.POST.get("verb", ""))
     if verb is None:
         raise Http404("unknown verb")
@@ -235,31 +236,38 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
     back = reverse("jobs") + selection.url()
     if address.wrong:
         # Ignoring the invalid filter would apply the action to more jobs than intended
-        messages.error(request, f"Nothing was changed: {address.wrong[0]}.")
-        return redirect(back)
+        return _refused(request, f"Nothing was changed: {address.wrong[0]}.", back)
     id_text = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
     ids = id_text.replace("\x00", " ").split()[: most + 1]
     use_filters = request.POST.get("all") == "1"
     matches = job_filters.filtered_jobs(request.user, selection)
-    rows = matches if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids)
-    jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"), most)
-    if not jobs:
+    rows = matches.filter(verb.changeable) if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids, verb)
+    keys = bulk_jobs.oldest_keys(rows, MAX_BACKGROUND_JOBS)
+    if not keys:
         messages.warning(request, "No jobs selected.")
         return redirect(back)
+    if len(keys) > MAX_BACKGROUND_JOBS:
+        return _refused(request, f"Nothing was changed: more than {MAX_BACKGROUND_JOBS} jobs match.", back)
     done = request.POST.get("confirm") == "1"
     try:
-        outcomes = _try_job_action(request, verb, jobs[:most], caller, dry=not done)
+        action = _read_action_request(request, verb)
     except InvalidField as bad:
-        messages.error(request, f"Nothing was changed: {bad}.")
-        return redirect(back)
+        return _refused(request, f"Nothing was changed: {bad}.", back)
+    if done and len(keys) > most:
+        return _start_in_background(verb, keys, action, caller)
+    outcomes = bulk_jobs.apply_to_jobs(verb, keys[:most], action, caller, dry=not done)
+    is_long = len(keys) > most
     context = {
         "now": clock.now(),
         "verb": verb,
         "done": done,
         "outcomes": sorted(outcomes, key=lambda outcome: not outcome.error),
         "good": sum(not outcome.error for outcome in outcomes),
-        "more": len(jobs) > most,
-        "most": most,
+        "matched": len(keys),
+        "is_long": is_long,
+        # A long selection is made again when it is confirmed, a short one is what was shown
+        "all": is_long and use_filters,
+        "ids": ids if is_long else [outcome.job.public_id for outcome in outcomes if not outcome.error],
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
         "back": back,
@@ -268,18 +276,32 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
     return render(request, "jobs/many.html", context)
 
 
-def _try_job_action(
-    request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool
-) -> list[BulkJobResult]:
+def _refused(request: HttpRequest, sentence: str, back: str) -> HttpResponse:
+    messages.error(request, sentence)
+    return redirect(back)
+
+
+def _read_action_request(request: HttpRequest, verb: JobAction) -> JobActionRequest:
     priority = (
         read_priority("priority", job_forms.number_or_text(request.POST.get("priority", "")))
         if verb.takes_priority
         else 0
     )
-    why = posted_text(request)
-    action = JobActionRequest(author=Author.of(request), why=why, priority=priority)
-    outcomes = [bulk_jobs.try_action(verb, job, action, caller, dry=dry) for job in jobs]
-    if not dry:
-        for cluster in {outcome.job.cluster_id for outcome in outcomes if not outcome.error}:
-            request_turn(cluster)
-    return outcomes
+    return JobActionRequest(author=Author.of(request), why=posted_text(request), priority=priority)
+
+
+@transaction.atomic
+def _start_in_background(
+    verb: JobAction, keys: Sequence[int], action: JobActionRequest, caller: Caller
+) -> HttpResponse:
+    return redirect("jobs-action", start_bulk_action(verb, keys, action, caller).pk)
+
+
+@require_safe
+def bulk_action_page(request: HttpRequest, number: int) -> HttpResponse:
+    """The progress of an action of this user on many jobs."""
+    row = BulkAction.objects.filter(user=request.user, pk=number).first()
+    if row is None:
+        raise Http404("action not found")
+    context = {"row": row, "verb": JOB_ACTIONS[row.action]}
+    return render_page(request, "jobs/bulk_action.html", context, {"bulk-action": "jobs/_bulk_action.html"})

@@ -8,15 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import CHANGEABLE_FIELDS, replace_waiting_job
 from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.submissions import answer_deadline
+from jobs.actions.submit import SubmissionGroup, submit_in_transaction
+from jobs.actions.waiting_limits import refuse_too_many_waiting
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core import spec as job_spec
@@ -88,9 +90,12 @@ def _submit_form(request: HttpRequest, form: job_forms.SubmitForm) -> list[Job]:
         return []
     try:
         spec, deadline = answer_deadline(spec, team=values["team"], cluster=values["cluster"], user_id=request.user.pk)
-        rows = job_actions.submit(
-            [spec], cluster=values["cluster"], team=values["team"], author=Author.of(request), now=clock.now()
-        )
+        with transaction.atomic():
+            group = SubmissionGroup(
+                specs=[spec], cluster=values["cluster"], team=values["team"], author=Author.of(request)
+            )
+            refuse_too_many_waiting(group)
+            [rows] = submit_in_transaction([group], clock.now())
     except InvalidField as bad:
         form.refuse(bad)
         return []

@@ -12,7 +12,7 @@ from django.contrib.auth.models import AnonymousUser
 
 from acmeweb.common.live import channel_group
 from acmeweb.updates import subscriptions
-from acmeweb.updates.consumers import MAX_TOPICS, LiveConsumer
+from acmeweb.updates.consumers import MAX_SOCKETS_PER_USER, MAX_TOPICS, LiveConsumer, open_sockets
 from tests import make
 from tests.failures import make as failures
 from tests.patience import PATIENCE_S
@@ -163,7 +163,6 @@ async def test_unknown_topic_is_ignored(topic):
         {"text": '"join"'},
         {"text": '{"join": "queue"}'},
         {"text": '{"leave": []}'},
-        {"text": '{"join": [' + '"queue",' * MAX_TOPICS + '"queue"]}'},
         {"data": b"\xff\xfe"},
     ],
 )
@@ -174,6 +173,51 @@ async def test_invalid_message_closes_the_socket(sent):
 
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4400}
     await socket.wait()
+
+
+@pytest.mark.parametrize("messages", [[["queue"] * (MAX_TOPICS + 1)], [[f"x{n}" for n in range(50)], ["queue"]]])
+async def test_too_many_topics_close_the_socket_with_a_sentence(messages):
+    socket = await opened(await ada())
+    for names in messages[:-1]:
+        await socket.join(*names)
+        await socket.hear()
+
+    await socket.join(*messages[-1])
+
+    closed = {"type": "websocket.close", "code": 4400, "reason": "A page may show at most 50 topics."}
+    assert await socket.receive_output() == closed
+    await socket.wait()
+
+
+async def test_user_with_too_many_sockets_is_refused_until_one_closes():
+    user, other = await ada(), await database_sync_to_async(make.user)("ben")
+    sockets = [await opened(user) for _ in range(MAX_SOCKETS_PER_USER)]
+
+    refused = await opened(user)
+    reason = f"More than {MAX_SOCKETS_PER_USER} pages are open."
+    assert await refused.receive_output() == {"type": "websocket.close", "code": 4429, "reason": reason}
+    await refused.leave()
+    sockets += [await opened(other)]
+    await sockets.pop(0).leave()
+    sockets += [await opened(user)]
+
+    for socket in sockets:
+        await socket.leave()
+    assert user.pk not in open_sockets
+
+
+def test_permissions_of_many_topics_take_one_query_for_each_kind(django_assert_num_queries):
+    user = make.user("ada")
+    make.team("evaluation", ben="researcher")
+    own, foreign = make.job(by="ada"), make.job(by="ben")
+    consumer = LiveConsumer()
+    consumer.scope = {"user": user}
+    jobs = {own.public_id, foreign.public_id, "0000000000a"}
+
+    with django_assert_num_queries(2):
+        seen = consumer.visible_keys({"job": jobs, "campaign": {"0000000000b", "0000000000c"}})
+
+    assert seen == {"job": {own.public_id}, "campaign": set()}
 
 
 async def test_incident_topic_is_open_to_the_affected_teams(tmp_path):

@@ -309,7 +309,7 @@ def test_number_of_queries_does_not_grow_with_submissions(ada, django_assert_num
     submit_pending({"warm": submission(tokens[0])})
     Token.objects.update(last_used_at=clock.now())
 
-    with django_assert_num_queries(7):  # tokens, places, savepoint and its end, numbers, jobs, events
+    with django_assert_num_queries(8):  # tokens, places, waiting jobs, savepoint and its end, numbers, jobs, events
         told = submit_pending({n: submission(token) for n, token in enumerate(tokens)})
 
     assert len(told) == 10

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ from acme_client.cli import app
 from rich.console import Console
 from typer.testing import CliRunner
 
-from jobs.models import HoldKind, Job
+from jobs.actions.bulk_actions import run_bulk_actions_once
+from jobs.models import HoldKind, Job, clock
 from tests.jobs.api import api_make as make
 
 CLIENT = Path(__file__).parents[2] / "client"
@@ -85,45 +87,51 @@ def test_jobs_are_listed_by_label_and_by_any_filter(acme, ada):
     assert acme("jobs", "-l", "7b").exit_code == 2
 
 
-class Rounds:
-    """A fake server that accepts a limited number of jobs per request."""
+class BulkServer:
+    """A fake server that performs actions on more than 1,000 jobs in the background, 1,000 per request for progress."""
 
-    def __init__(self, count, refused=0):
-        self.left = [f"j{n}" for n in range(count)]
-        self.refused, self.asked = refused, []
+    def __init__(self, count):
+        self.left, self.asked = count, []
 
     def post(self, path, body):
         self.asked.append(body)
-        now = body["ids"] if "ids" in body else self.left[:1000]
-        outcomes = [{"id": id, "succeeded": place >= self.refused} for place, id in enumerate(now)]
-        self.left = [id for id in self.left if id not in {one["id"] for one in outcomes if one["succeeded"]}]
-        return {
-            "matched": len(now) + len(self.left),
-            "succeeded": len(now) - self.refused,
-            "remaining": len(self.left),
-            "results": outcomes,
-        }
+        if "ids" in body:
+            results = [{"id": id, "succeeded": True} for id in body["ids"]]
+            return {"matched": len(results), "succeeded": len(results), "remaining": 0, "results": results}
+        self.matched = self.left
+        return self.get("jobs/actions/7/")
+
+    def get(self, path):
+        assert path == "jobs/actions/7/"
+        answer = {"id": 7, "state": "running" if self.left else "completed", "error": "", "matched": self.matched}
+        answer |= {"succeeded": self.matched - self.left, "remaining": self.left, "results": []}
+        self.left = max(0, self.left - 1000)
+        return answer
 
 
-def test_filter_with_more_matches_than_one_request_allows_is_repeated():
-    server, seen = Rounds(2500), []
+def test_progress_of_an_action_in_the_background_is_followed_to_its_end(monkeypatch):
+    server, seen, pauses = BulkServer(2500), [], []
+    monkeypatch.setattr(time, "sleep", pauses.append)
 
     done = bulk_verbs.run_verb_on_filter(server, {"action": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
 
-    assert done.success_count == 2500 and done.remaining == 0 and len(server.asked) == 3
-    assert seen[-1][0] == seen[-1][1]
+    assert (done.matched, done.success_count, done.remaining) == (2500, 2500, 0)
+    assert seen == [(0, 2500), (1000, 2500), (2000, 2500)] and pauses == [1.0] * 3
 
 
-def test_request_without_changes_ends_the_repetition():
-    server = Rounds(2500, refused=1000)
+@pytest.mark.django_db
+def test_cancel_of_a_large_array_waits_for_the_worker(acme, ada, monkeypatch):
+    array = make.job(ada, array="0-1000")
+    monkeypatch.setattr(time, "sleep", lambda seconds: run_bulk_actions_once(clock.now))
 
-    done = bulk_verbs.run_verb_on_filter(server, {"action": "cancel"}, {"user": "ada"}, lambda *at: None)
+    said = acme("cancel", array.array_id)
 
-    assert len(server.asked) == 1 and done.remaining and len(done.refused) == 1000
+    assert said.exit_code == 0, said.output
+    assert set(Job.objects.values_list("state", flat=True)) == {"CANCELLED"}
 
 
 def test_many_ids_go_in_several_requests_each_once():
-    server = Rounds(0)
+    server = BulkServer(0)
 
     done = bulk_verbs.run_verb_on_ids(
         server, {"action": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None

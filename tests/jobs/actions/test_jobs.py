@@ -9,6 +9,7 @@ from django.db.utils import Error
 from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import JobStateChanged, WaitReason
 from jobs.actions.promise import GpuCorrection
+from jobs.actions.submit import WAITING_FOR_FIRST_TURN
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.core.spec import InvalidField
@@ -31,7 +32,7 @@ def test_submitted_job_waits_for_the_next_turn():
     job = make.job(name="llm-7b")
 
     assert (job.state, job.reason) == (State.PENDING, "None")
-    assert job.why == job_actions.WAITING_FOR_FIRST_TURN
+    assert job.why == WAITING_FOR_FIRST_TURN
     assert job.user.username == "ada"
 
 

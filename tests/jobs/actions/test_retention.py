@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.actions.retention import DELETE_BATCH_SIZE, DeleteDeadline, delete_all, delete_batch, delete_expired_web_state
-from jobs.models import ClusterMinute, IdempotencyKey
+from jobs.models import BulkAction, ClusterMinute, IdempotencyKey
 from jobs.models.idempotency import KEY_LIFETIME
 from scheduling.loops.cluster_minutes import delete_old_minutes
 from tests import make
@@ -91,8 +91,13 @@ def test_expired_sessions_and_old_responses_are_deleted(db):
     IdempotencyKey.objects.filter(key="old").update(created_at=NOW - KEY_LIFETIME - timedelta(hours=1))
     IdempotencyKey.objects.filter(key="new").update(created_at=NOW)
 
-    assert delete_expired_web_state(NOW) == 2
+    for name, days in (("old", 31), ("new", 1)):
+        ended_at = NOW - timedelta(days=days)
+        BulkAction.objects.create(user=user, action="hold", why=name, job_keys=[], matched=0, ended_at=ended_at)
 
+    assert delete_expired_web_state(NOW) == 3
+
+    assert [row.why for row in BulkAction.objects.all()] == ["new"]
     assert [row.session_key for row in Session.objects.all()] == ["new"]
     assert [row.key for row in IdempotencyKey.objects.all()] == ["new"]
 

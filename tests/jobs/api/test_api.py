@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobs.actions import jobs as job_actions
+from jobs.actions.bulk_actions import run_bulk_actions_once
 from jobs.actions.journal import SYNC, Author
 from jobs.api.shapes import JOB
 from jobs.core.lifecycle import State
@@ -385,6 +386,57 @@ def test_the_array_of_another_team_is_not_found(ada, grace):
     array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()["id"]
 
     assert grace.post(f"jobs/{array}/cancel/", {}).status_code == 404
+
+
+def test_action_on_an_array_leaves_out_its_ended_tasks(ada):
+    array = ada.post("jobs/", {"command": "x", "array": "0-4"}).json()
+    ada.post("jobs/actions/", {"action": "cancel", "ids": array["jobs"][:3]})
+
+    answer = ada.post("jobs/actions/", {"action": "cancel", "ids": [array["id"]]}).json()
+    again = ada.post("jobs/actions/", {"action": "cancel", "ids": [array["id"]]}).json()
+
+    assert (answer["matched"], answer["succeeded"], answer["refused"]) == (2, 2, 0)
+    assert (again["matched"], again["succeeded"], again["refused"]) == (0, 0, 1)
+    assert again["results"][0]["error"] == f"Cancel applies to no task of {array['id']}."
+
+
+@pytest.fixture
+def large_array(ada):
+    return make.job(ada.user, array="0-1199")
+
+
+def test_action_on_more_than_1000_jobs_runs_in_the_background(ada, grace, large_array):
+    asked = {"action": "cancel", "ids": [large_array.array_id]}
+
+    started = ada.post("jobs/actions/", asked, Idempotency_Key="k")
+    repeated = ada.post("jobs/actions/", asked, Idempotency_Key="k")
+    run_bulk_actions_once(clock.now)
+    ended = ada.get(f"jobs/actions/{started.json()['id']}/").json()
+
+    assert started.status_code == repeated.status_code == 202 and repeated.json() == started.json()
+    assert started.headers["Location"] == started.json()["url"] == ended["url"]
+    assert [started.json()[name] for name in ("state", "matched", "succeeded", "remaining")] == [
+        *("running", 1200, 0, 1200)
+    ]
+    assert [ended[name] for name in ("state", "matched", "succeeded", "remaining", "results")] == [
+        *("completed", 1200, 1200, 0, [])
+    ]
+    assert grace.get(f"jobs/actions/{ended['id']}/").status_code == 404
+
+
+def test_dry_run_on_more_than_1000_jobs_tries_the_first_ones(ada, large_array):
+    answer = ada.post("jobs/actions/", {"action": "cancel", "filter": {"user": "ada"}, "dry_run": True}).json()
+
+    assert (answer["matched"], answer["succeeded"], answer["remaining"]) == (1200, 1000, 200)
+
+
+def test_action_on_a_filter_leaves_out_jobs_that_it_cannot_change(ada):
+    jobs = [make.job(ada.user) for _ in range(3)]
+    ada.post(f"jobs/{jobs[0]}/cancel/")
+
+    answer = ada.post("jobs/actions/", {"action": "cancel", "filter": {"user": "ada"}}).json()
+
+    assert (answer["matched"], answer["succeeded"], answer["refused"]) == (2, 2, 0)
 
 
 # --- nodes

@@ -15,7 +15,19 @@ from jobs.actions import jobs as job_actions
 from jobs.actions.journal import SYNC
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
+from jobs.models import (
+    BulkAction,
+    Cluster,
+    Event,
+    Job,
+    Maintenance,
+    Membership,
+    Node,
+    SavedView,
+    TeamRole,
+    TokenScope,
+    clock,
+)
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import (
@@ -145,6 +157,7 @@ PARTS = {
     "<public_id:id>": str,
     "<node_name:cluster>": lambda job: "seren",
     "<node_name:name>": lambda job: "gpu001",
+    "jobs/actions/<int:number>": lambda job: f"jobs/actions/{bulk_action_of(job).pk}",
     "sleeps/<int:number>/wake": lambda job: f"sleeps/{sleep_of(job, 'requested').pk}/wake",
     "sleeps/<int:number>": lambda job: f"sleeps/{sleep_of(job, 'proposed').pk}",
     "gpu-speeds/<int:number>": lambda job: f"gpu-speeds/{speed_of(job).pk}",
@@ -207,6 +220,11 @@ def view_of(job):
 def trace_of(job):
     fields = {"user": job.user, "jobs": 1, "span_s": 0, "packed": b""}
     return UploadedTrace.objects.get_or_create(team=job.team, name="week.csv", defaults=fields)[0]
+
+
+def bulk_action_of(job):
+    fields = {"job_keys": [job.pk], "matched": 1}
+    return BulkAction.objects.get_or_create(user=job.user, action="cancel", defaults=fields)[0]
 
 
 def channel_of(job):

@@ -16,6 +16,7 @@ from jobs.actions.maintenance import MaintenanceRequest, schedule_maintenance
 from jobs.core.lifecycle import NodeState, State
 from jobs.models import (
     Attempt,
+    BulkAction,
     Checkpoint,
     Cluster,
     ClusterCommand,
@@ -155,6 +156,7 @@ def make_everything() -> None:
     LoopFailure.count_one(Loop.objects.get().pk, "KeyError in turn.py:run", "'node'")
     LoginAttempts.objects.create(key="0" * 64, since=timezone.now(), count=1)
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
+    BulkAction.objects.create(user=user, action="cancel", job_keys=[], matched=0)
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
     LatestProgress.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
     Section.objects.create(attempt=Attempt.objects.first(), name="evaluation", began_at=timezone.now())

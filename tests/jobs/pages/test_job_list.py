@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from jobs.actions import bulk_actions
 from jobs.core.lifecycle import State
-from jobs.models import Attempt, Event, HoldKind, Job, TeamRole
+from jobs.models import Attempt, BulkAction, Event, HoldKind, Job, TeamRole, clock
 from jobs.pages import job_list
 from tests import make
 
@@ -224,15 +226,33 @@ def test_a_bulk_priority_change_requires_a_number():
     assert job.priority == -5
 
 
-def test_the_preview_reports_jobs_beyond_the_limit(rf):
-    array(3)
-    request = rf.post("/jobs/many/", {"verb": "cancel", "all": "1", "confirm": "1"})
-    request.user = make.user("ada")
+@pytest.mark.parametrize("selection", [{"all": "1", "q": "sweep"}, {"id": "the array"}])
+def test_an_action_on_many_jobs_is_confirmed_and_runs_in_the_background(rf, selection):
+    tasks, other = array(3), single()
+    selection = {name: value.replace("the array", tasks[0].array_id) for name, value in selection.items()}
 
-    answer = job_list.bulk_job_action(request, most=2)
+    def sent(**fields):
+        request = rf.post("/jobs/many/", {"verb": "cancel", **fields})
+        request.user = make.user("ada")
+        return job_list.bulk_job_action(request, most=2)
 
-    assert "Only the first 2 jobs." in answer.content.decode()
-    assert Job.objects.filter(state=State.PENDING).count() == 1
+    preview = sent(**selection).content.decode()
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)"\s+value="([^"]*)">', preview))
+    confirmed = sent(**hidden)
+    page = browser().get(confirmed.url)
+    bulk_actions.run_bulk_actions_once(clock.now)
+    fragment = browser().get(confirmed.url, headers={"HX-Request": "true", "HX-Target": "section#bulk-action"})
+
+    assert "3 jobs match." in preview and "Cancel" in preview
+    assert "remaining 3" in page.content.decode() and "every 1s" in page.content.decode()
+    assert "Requested for 3" in fragment.content.decode() and "every 1s" not in fragment.content.decode()
+    assert set(Job.objects.filter(state=State.PENDING)) == {other}
+
+
+def test_progress_of_an_action_is_shown_to_its_user_only():
+    row = BulkAction.objects.create(user=make.user("ada"), action="cancel", job_keys=[], matched=0)
+
+    assert browser("olga").get(f"/jobs/actions/{row.pk}/").status_code == 404
 
 
 def test_an_unknown_verb_and_a_get_are_refused():

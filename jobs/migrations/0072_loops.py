@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0001_squashed_0069_runs_of_name"),
+        ("jobs", "0071_waiting_limits"),
     ]
 
     operations = [
