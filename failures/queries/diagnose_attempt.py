@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from failures.actions.incidents import FailureCost
+from failures.actions.node_evidence import end_and_start, node_state_changes
 from failures.diagnosis import classify, engine
 from failures.diagnosis.compress import LogCompressor, format_row
 from failures.diagnosis.following import LogFollower
 from failures.diagnosis.values import ExitStatus, LogDiagnosis
 from failures.incidents import circumstances
-from failures.incidents.circumstances import ClusterEndReport, NodeStateChange
+from failures.incidents.circumstances import ClusterEndReport
 from failures.queries import active_rules, log_resume
 from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
-from jobs.models import Attempt, CheckpointVerdict, Event
+from jobs.models import Attempt, CheckpointVerdict
 
 MAX_COMPRESSED_BYTES = 64 << 20  # of a longer log only the end is bundled; the verdict contains the evidence
 
@@ -37,9 +38,9 @@ def judge_attempt(attempt: Attempt) -> AttemptVerdict:
         log_verdict = _log_verdict(attempt, ending)
     except LogReadError as error:
         no_log, log_verdict = error, _verdict_without_log(attempt, str(error), ending)
-    end = ClusterEndReport(state=attempt.state, reason=attempt.reason, news=_node_state_changes(attempt))
+    end = ClusterEndReport(state=attempt.state, reason=attempt.reason, news=node_state_changes(attempt))
     verdict = circumstances.merge_cluster_report(log_verdict, end)
-    ended, began = _end_and_start(attempt)
+    ended, began = end_and_start(attempt)
     return AttemptVerdict(
         verdict=verdict,
         cost=failure_cost(attempt),
@@ -68,27 +69,9 @@ def _verdict_without_log(attempt: Attempt, why: str, ending: ExitStatus) -> LogD
     return replace(diagnosis, notes=(why, *others), lines=0, size=0)
 
 
-def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:
-    """State changes of the attempt's nodes near its end, not before its start. Late reports are included."""
-    ended, began = _end_and_start(attempt)
-    allocated = attempt.allocations.order_by().values("node")
-    window = (max(began, ended - circumstances.NODE_CHANGE_WINDOW), ended + circumstances.NODE_CHANGE_WINDOW)
-    rows = Event.objects.filter(node__in=allocated, type="node.state_changed", at__range=window).order_by("id")
-    return tuple(
-        NodeStateChange(node=name, at=at, condition=to)
-        for name, at, to in rows.values_list("node__name", "at", "to_state")[:1000]
-    )
-
-
-def _end_and_start(attempt: Attempt) -> tuple[datetime, datetime]:
-    """The end and the start of the attempt."""
-    ended = attempt.ended_at or attempt.promised_at
-    return ended, attempt.confirmed_at or attempt.promised_at
-
-
 def failure_cost(attempt: Attempt) -> FailureCost:
     """The cost of the failure. The time since the last checkpoint that is not bad is lost; without one, all of it."""
-    ended, _ = _end_and_start(attempt)
+    ended, _ = end_and_start(attempt)
     if attempt.confirmed_at is None:
         return FailureCost(gpus=attempt.job.gpus, ran=timedelta(0), lost=timedelta(0))
     began = min(attempt.confirmed_at, ended)
