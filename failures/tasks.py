@@ -5,7 +5,6 @@ from __future__ import annotations
 from celery import shared_task
 
 from failures.actions import incidents as incident_actions
-from failures.diagnosis import compress, scan
 from failures.loops import consult, diagnose, learn, notify
 from failures.loops.burn_in import burn_in_once
 from failures.loops.node_health import node_health_once
@@ -16,9 +15,6 @@ from jobs.models import clock
 
 @shared_task(name="failures.diagnose")
 def diagnose_recent_failures() -> int:
-    # Compile once per process, before the first diagnosis needs it
-    scan.shipped_scanner()
-    compress.shipped_filters()
     return diagnose.diagnose_once(clock.now())
 
 
