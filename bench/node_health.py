@@ -21,9 +21,9 @@ import django
 
 django.setup()
 
+from failures.actions import node_telemetry  # noqa: E402
 from failures.detection import node_health as detect  # noqa: E402
 from failures.detection.findings import Severity  # noqa: E402
-from failures.loops import node_health  # noqa: E402
 from jobs.models import Node  # noqa: E402
 from scheduling.backends import telemetry  # noqa: E402
 from scheduling.loops import telemetry as sample  # noqa: E402
@@ -48,7 +48,7 @@ GPU_BREAKAGES = {
     FaultKind.FABRIC,
     FaultKind.SLOW,
 }  # visible in telemetry; the other kinds only by missing data
-FINDING_LIFETIME_S = node_health.SAMPLE_WINDOW.total_seconds() + 60
+FINDING_LIFETIME_S = node_telemetry.SAMPLE_WINDOW.total_seconds() + 60
 
 
 def make_faulty_cluster(count, per_node_day, seed):
@@ -78,7 +78,7 @@ def record_samples(world, executor, now, rows, nodes):
 def measure_node_health(count, hours, per_node_day, seed):
     world, executor = make_faulty_cluster(count, per_node_day, seed)
     nodes = {name: Node(name=name) for name in world.nodes}
-    rows = {name: deque(maxlen=int(node_health.SAMPLE_WINDOW.total_seconds() / SCRAPE_INTERVAL_S)) for name in nodes}
+    rows = {name: deque(maxlen=int(node_telemetry.SAMPLE_WINDOW.total_seconds() / SCRAPE_INTERVAL_S)) for name in nodes}
     lasting, said, false, found = set(), 0, [], Counter()
     for look in range(int(hours * 3600 / SCRAPE_INTERVAL_S)):
         now = START_TIME_S + look * SCRAPE_INTERVAL_S
@@ -89,7 +89,7 @@ def measure_node_health(count, hours, per_node_day, seed):
                 continue
             findings = [
                 one
-                for one in detect.node_health_findings(node_health.build_reading(name, list(seen)), now)
+                for one in detect.node_health_findings(node_telemetry.build_reading(name, list(seen)), now)
                 if one.severity is not Severity.NOTE
             ]
             findings = [one for one in findings if "telemetry" not in one.why]

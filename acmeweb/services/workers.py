@@ -51,8 +51,10 @@ def _load_application() -> None:
     django.setup()
     from acmeweb.loops import process  # noqa: F401
     from acmeweb.startup import freeze_loaded_modules, require_secret_key
+    from failures.diagnosis.tables import load_tables
 
     require_secret_key()
+    load_tables()
     freeze_loaded_modules()
 
 

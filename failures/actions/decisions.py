@@ -133,7 +133,9 @@ def decision_summary(decision: Decision) -> str:
     if decision.drain:
         what += f" without {', '.join(decision.drain)}"
     elif decision.test:
-        what += f": {', '.join(decision.test)}"
+        nodes = ", ".join(decision.test)
+        tested = f" while {nodes} {'is' if len(decision.test) == 1 else 'are'} tested"
+        what += f": {nodes}" if decision.action == RecoveryAction.TEST else tested
     return f"{what}. {_as_sentence(decision.why)}"
 
 

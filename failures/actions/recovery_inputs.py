@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from failures.actions import checkpoint_listing
+from failures.actions import checkpoint_listing, node_evidence
 from failures.detection import loss
 from failures.detection.findings import SymptomType
 from failures.detection.loss import LossPoint
@@ -22,7 +22,7 @@ from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.models import Anomaly, Decision, Diagnosis, ManualOverride
 from failures.models.decision import CARRIED_OUT_STATES
 from failures.recovery import checkpoints, resizing
-from failures.recovery.remedies import AutomationMode, RecoveryAction
+from failures.recovery.remedies import CORDON_ACTIONS, REMEDIES, AutomationMode, RecoveryAction
 from failures.recovery.values import (
     ANY_SUBJECT,
     FailureFacts,
@@ -36,12 +36,14 @@ from jobs.actions import jobs as job_actions
 from jobs.core.gpu_models import gpu_models
 from jobs.core.hostlist import expand
 from jobs.core.retry_budget import PastAttempt
-from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMode
+from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMode, Resolution, Sample
 
 MAX_LOSS_POINTS = 20_000
 MAX_PAST_ACTIONS = 2_000
 SPIKE_CAUSE = "LossNaNOrSpike"
-ANOMALY_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # rows of REMEDIES
+SLOW_CAUSE = "SlowNode"
+ANOMALY_CAUSES = {SymptomType.SLOW: SLOW_CAUSE, SymptomType.NODE: "NodeHealth"}  # rows of REMEDIES
+TELEMETRY_WAIT = timedelta(seconds=20)  # samples are taken every 15 s
 MEASURED_CONFIDENCE = 0.9  # anomalies are measured, not inferred from a log
 
 
@@ -52,8 +54,18 @@ class RecoveryInputs:
     policy: RecoveryPolicy
 
 
+def awaits_telemetry(row: Diagnosis, now: datetime) -> bool:
+    """Whether telemetry from after the failure is still due from a node that recovery might drain."""
+    remedy = REMEDIES.get(row.root_cause)
+    is_recent = now < row.failed_at + TELEMETRY_WAIT
+    if not is_recent or remedy is None or remedy.named not in CORDON_ACTIONS or not row.cluster.metrics_address:
+        return False
+    newer = Sample.objects.filter(node=OuterRef("pk"), resolution=Resolution.RAW, at__gt=row.failed_at)
+    return row.nodes.exclude(Exists(newer)).exists()
+
+
 def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
-    facts = diagnosis_facts(row)
+    facts = diagnosis_facts(row, now)
     history = _failure_history(row.cluster_id, job_actions.attempt_history(row.attempt), facts, now)
     return RecoveryInputs(facts=facts, history=history, policy=attempt_policy(row.attempt))
 
@@ -68,10 +80,12 @@ def inputs_of_anomaly(row: Anomaly, now: datetime) -> RecoveryInputs:
 
 def _anomaly_facts(row: Anomaly, now: datetime) -> FailureFacts:
     attempt, named = row.attempt, frozenset({row.node.name} if row.node else ())
+    cause = ANOMALY_CAUSES[SymptomType(row.symptom)]
     common: dict[str, Any] = {
-        "cause": ANOMALY_CAUSES[SymptomType(row.symptom)], "category": FailureCategory.INFRASTRUCTURE, "at": now,
+        "cause": cause, "category": FailureCategory.INFRASTRUCTURE, "at": now,
         "confidence": MEASURED_CONFIDENCE, "restart_helps": RestartAdvice.YES,
         "incident": str(row.incident_id or ""), "suspects": named, "anomaly": row.why,
+        "evidence": node_evidence.evidence_against(row.cluster_id, named, now, slow=cause == SLOW_CAUSE),
     }  # fmt: skip
     if attempt is None:
         return FailureFacts(job="", team="", nodes=named, **common)
@@ -87,11 +101,12 @@ def _anomaly_facts(row: Anomaly, now: datetime) -> FailureFacts:
     )
 
 
-def diagnosis_facts(row: Diagnosis) -> FailureFacts:
+def diagnosis_facts(row: Diagnosis, now: datetime) -> FailureFacts:
     attempt, job = row.attempt, row.attempt.job
     spike_at = _loss_spike_step(attempt) if row.root_cause == SPIKE_CAUSE else None
     others = Diagnosis.objects.filter(incident=row.incident_id).exclude(attempt__job=job)
     saved = _saved_checkpoints(attempt, spike_at)
+    suspects = frozenset(row.nodes.values_list("name", flat=True))
     return FailureFacts(
         job=job.public_id,
         team=job.team.name,
@@ -102,7 +117,8 @@ def diagnosis_facts(row: Diagnosis) -> FailureFacts:
         restart_helps=RestartAdvice(row.restart_helps),
         incident=str(row.incident_id or ""),
         nodes=frozenset(expand(attempt.nodelist)),
-        suspects=frozenset(row.nodes.values_list("name", flat=True)),
+        suspects=suspects,
+        evidence=node_evidence.evidence_against(row.cluster_id, suspects, now, attempt=attempt),
         alike=others.values("attempt__job").distinct().count() if row.incident_id else 0,
         labels={str(name): str(value) for name, value in job.labels.items()},
         checkpoints=saved,

@@ -20,6 +20,7 @@ WARN_CORRECTED_ERRORS = 1_000  # within minutes; ECC is made to correct a few
 WARN_NVLINK_ERRORS = 100  # links correct single errors by retransmission
 WARN_THROTTLED_FRACTION = 0.2  # of the samples
 LEMON_THRESHOLD = 4.0
+LEMON_TEXT = "Repeated failures"  # start of the finding
 HISTORY_DAYS = 30.0
 
 
@@ -73,6 +74,13 @@ def reports_fault(reading: NodeTelemetryWindow) -> bool:
     Temperature does not count: heat only slows programs down, and it is the value that sensors most often get wrong.
     """
     return any(severity is Severity.BAD for severity, _ in _hardware_faults(reading))
+
+
+def fault_evidence(reading: NodeTelemetryWindow, *, slow: bool) -> list[str]:
+    """What the telemetry says about a fault of the node. Heat and throttling explain slow steps, but end no program."""
+    thermal = _thermal_observations(reading) if slow else ()
+    observations = [*_hardware_faults(reading), *thermal]
+    return [why for severity, why in observations if severity is not Severity.NOTE]
 
 
 def _observations(reading: NodeTelemetryWindow, now: float) -> Iterator[tuple[Severity, str]]:

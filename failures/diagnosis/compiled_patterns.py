@@ -1,7 +1,9 @@
-"""A cache of the compiled signatures on disk: compiling takes seconds, loading a millisecond.
+"""Compiled patterns on disk: compiling the signatures takes seconds, minutes on a busy machine; loading a millisecond.
 
-The cache is optional: if the file cannot be used, the table is compiled. A file is loaded only if no other user could
-have written it, because its content is used as machine tables. Vectorscan checks its checksum and the processor type.
+The set-up of an installation writes the files into its virtual environment. Without them, or after an edit of the
+signatures, the patterns are compiled by the first process that needs them and saved there or in the user's cache. A
+file is loaded only if nobody but this user and the owner of the program could have written it, because its content is
+used as machine tables. Vectorscan checks its checksum and the processor type.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -18,16 +21,29 @@ from pathlib import Path
 import hyperscan
 
 MAX_DATABASE_BYTES = 64 << 20
-MAX_CACHED_DATABASES = 8
+MAX_STORED_DATABASES = 8
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def load(table: str) -> hyperscan.Database | None:
-    """The compiled database for a version of the signatures; None if it is not cached or not trusted."""
+def directories() -> tuple[Path, ...]:
+    """Where files may be, in this order: the virtual environment, the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+    is_virtual = sys.prefix != sys.base_prefix
+    return (*((Path(sys.prefix) / "acme-patterns",) if is_virtual else ()), home / "acme")
+
+
+def load(table: str, places: Sequence[Path] | None = None) -> hyperscan.Database | None:
+    """The compiled database for a version of the patterns; None if there is no file, or none that is trusted."""
+    name = _file_name(table)
+    loaded = (_load_file(place / name) for place in (directories() if places is None else places))
+    return next((database for database in loaded if database is not None), None)
+
+
+def _load_file(path: Path) -> hyperscan.Database | None:
     with suppress(OSError, RuntimeError, ValueError, hyperscan.error):
-        with _cache_path(table).open("rb") as file:
-            info = os.fstat(file.fileno())
-            if info.st_uid != os.geteuid() or info.st_mode & WRITABLE_BY_OTHERS or info.st_size > MAX_DATABASE_BYTES:
+        with path.open("rb") as file:
+            if not _is_trusted(os.fstat(file.fileno())):
                 return None
             database = hyperscan.loadb(file.read(), hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
@@ -35,38 +51,47 @@ def load(table: str) -> hyperscan.Database | None:
     return None
 
 
-def save(table: str, database: hyperscan.Database) -> None:
-    """Write the database atomically; of two concurrent writers the last one wins."""
-    with suppress(OSError, RuntimeError, hyperscan.error):
-        place = _cache_path(table)
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        raw = hyperscan.dumpb(database)
-        handle, beside = tempfile.mkstemp(dir=place.parent, prefix=".table-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(raw)
-            os.replace(beside, place)
-        except OSError:
-            os.unlink(beside)
-            raise
-        _delete_old_databases(place.parent)
+def _is_trusted(file: os.stat_result) -> bool:
+    owners = {os.geteuid(), os.stat(__file__).st_uid}  # the owner of the program can do anything in this process
+    return file.st_uid in owners and not file.st_mode & WRITABLE_BY_OTHERS and file.st_size <= MAX_DATABASE_BYTES
 
 
-def _delete_old_databases(directory: Path) -> None:
+def save(table: str, database: hyperscan.Database, places: Sequence[Path] | None = None) -> None:
+    """Write the database to the first directory that allows it. Atomic: of two concurrent writers the last one wins."""
+    name = _file_name(table)
+    for place in directories() if places is None else places:
+        with suppress(OSError, RuntimeError, hyperscan.error):
+            _write_file(place / name, hyperscan.dumpb(database))
+            return
+
+
+def _write_file(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=".table-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            os.fchmod(file.fileno(), 0o644)  # programs may run as other users than the set-up
+        os.replace(beside, path)
+    except OSError:
+        os.unlink(beside)
+        raise
+    _delete_old_files(path.parent)
+
+
+def _delete_old_files(directory: Path) -> None:
     """Delete all but the newest files. Several are kept for different versions and kinds of machines."""
     tables = sorted(directory.glob("table-*"), key=lambda path: path.stat().st_mtime)
-    for old in tables[:-MAX_CACHED_DATABASES]:
+    for old in tables[:-MAX_STORED_DATABASES]:
         old.unlink(missing_ok=True)
 
 
-def _cache_path(table: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
-    return home / "acme" / f"table-{table}-{_platform_key()}"
+def _file_name(table: str) -> str:
+    return f"table-{table}-{_platform_key()}"
 
 
 def _platform_key() -> str:
-    """A key for the library version and the processor type, because machines of several types may share a home."""
+    """A key for the library version and the processor type, because machines of several types may share a directory."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         kind = "".join(sorted({line for line in file if line.startswith(("flags", "Features", "model name"))}))
         return hashlib.sha256(f"{version('hyperscan')} {sys.platform} {kind}".encode()).hexdigest()[:12]

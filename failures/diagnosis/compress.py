@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 from . import cleaning, filters, lines
 from .filters import PLACEHOLDER, FilterRule
-from .scan import Scanner, shipped_scanner
+from .scan import shipped_scanner
 from .values import LineRole
 
 BLOCK_BYTES = 1 << 20
@@ -79,11 +78,6 @@ def format_row(row: BundleRow) -> str:
     return f"@{row.number}{times} | {row.text}"
 
 
-@lru_cache(maxsize=1)
-def shipped_filters() -> Scanner:
-    return filters.compile_filters(filters.SHIPPED_FILTERS)
-
-
 @dataclass
 class LogCompressor:
     """Call feed() with each chunk, and bundle() at any time for the result so far."""
@@ -100,9 +94,7 @@ class LogCompressor:
 
     def __post_init__(self) -> None:
         self._signatures = shipped_scanner()
-        self._filters = (
-            shipped_filters() if self.rules is filters.SHIPPED_FILTERS else filters.compile_filters(self.rules)
-        )
+        self._filters = filters.filter_scanner(self.rules)
 
     @property
     def filters_version(self) -> str:

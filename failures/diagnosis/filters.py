@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from .scan import Scanner
+from .scan import Scanner, stored_scanner
 from .signatures import Signature
 from .values import Blame, LineRole
 
@@ -72,13 +73,23 @@ SHIPPED_FILTERS: tuple[FilterRule, ...] = (
 )
 
 
-def compile_filters(rules: Iterable[FilterRule]) -> Scanner:
-    """A scanner for filter rules: the same as for signatures, without labels."""
-    return Scanner([
+@lru_cache(maxsize=4)
+def filter_scanner(rules: tuple[FilterRule, ...]) -> Scanner:
+    """A scanner for filter rules: the same as for signatures, without labels. Shipped rules are loaded from a file."""
+    if rules == SHIPPED_FILTERS:
+        return stored_scanner(as_signatures(rules))
+    shipped, learned = rules[: len(SHIPPED_FILTERS)], rules[len(SHIPPED_FILTERS) :]
+    if shipped == SHIPPED_FILTERS:
+        return filter_scanner(shipped).with_rules(as_signatures(learned))
+    return Scanner(as_signatures(rules))
+
+
+def as_signatures(rules: Iterable[FilterRule]) -> tuple[Signature, ...]:
+    return tuple(
         Signature(name=rule.name, label="", role=LineRole.BENIGN, specificity=0, pattern=rule.pattern,
                   example=rule.example, blame=Blame.JOB)
         for rule in rules
-    ])  # fmt: skip
+    )  # fmt: skip
 
 
 def propose_frequent_filters(

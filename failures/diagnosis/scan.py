@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import hyperscan
 
@@ -24,15 +25,33 @@ class InvalidPatternError(ValueError):
     """The scanner cannot compile a pattern. The message names the signature."""
 
 
-class Scanner:
-    """A compiled table of signatures. Threads scan one after the other, because they share its scratch space."""
+class PatternDatabase:
+    """Compiled patterns. Threads scan one after the other, because they share its scratch space."""
 
-    def __init__(self, signatures: Sequence[Signature], database: hyperscan.Database | None = None) -> None:
-        """`database` holds the same signatures, compiled earlier."""
+    def __init__(self, database: hyperscan.Database) -> None:
+        self.compiled = database
+        self._turn = threading.Lock()
+
+    def scan(self, block: bytes, on_match: Callable[[int, int, int, int, object], None]) -> None:
+        with self._turn:
+            self.compiled.scan(block, match_event_handler=on_match)
+
+
+class Scanner:
+    """A compiled table of signatures."""
+
+    def __init__(self, signatures: Sequence[Signature], databases: Sequence[PatternDatabase] = ()) -> None:
+        """`databases` hold the same signatures, compiled earlier."""
         self.signatures = tuple(signatures)
         self.version = signatures_version(self.signatures)
-        self._database = database or _compile_database(self.signatures)
-        self._turn = threading.Lock()
+        self._databases = tuple(databases) or (PatternDatabase(_compile_database(self.signatures)),)
+
+    def with_rules(self, rules: Iterable[Signature]) -> Scanner:
+        """A scanner with further signatures; only these are compiled. Raises InvalidPatternError, which names one."""
+        if not (added := tuple(rules)):
+            return self
+        compiled = PatternDatabase(_compile_database(added, first_id=len(self.signatures)))
+        return Scanner((*self.signatures, *added), (*self._databases, compiled))
 
     @cached_property
     def unless(self) -> tuple[re.Pattern[str] | None, ...]:
@@ -47,18 +66,18 @@ class Scanner:
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             add((end, index))
 
-        with self._turn:
-            self._database.scan(block, match_event_handler=on_match)
+        for database in self._databases:
+            database.scan(block, on_match)
         matches.sort()
         return matches
 
 
-def _compile_database(signatures: tuple[Signature, ...]) -> hyperscan.Database:
+def _compile_database(signatures: tuple[Signature, ...], first_id: int = 0) -> hyperscan.Database:
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     try:
         database.compile(
             expressions=[signature.pattern.encode() for signature in signatures],
-            ids=list(range(len(signatures))), elements=len(signatures),
+            ids=list(range(first_id, first_id + len(signatures))), elements=len(signatures),
             flags=[hyperscan.HS_FLAG_MULTILINE] * len(signatures),
         )  # fmt: skip
     except hyperscan.error as error:
@@ -84,12 +103,16 @@ def signatures_version(signatures: Sequence[Signature]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def stored_scanner(signatures: Sequence[Signature], places: Sequence[Path] | None = None) -> Scanner:
+    """A scanner of these signatures from a file, or compiled and saved for the next process."""
+    table = signatures_version(signatures)
+    database = compiled_patterns.load(table, places)
+    if database is None:
+        database = _compile_database(tuple(signatures))
+        compiled_patterns.save(table, database, places)
+    return Scanner(signatures, (PatternDatabase(database),))
+
+
 @lru_cache(maxsize=1)
 def shipped_scanner() -> Scanner:
-    """The scanner of the shipped table. Compiling takes two or three seconds, so the result is cached on disk."""
-    table = signatures_version(SIGNATURES)
-    if known := compiled_patterns.load(table):
-        return Scanner(SIGNATURES, known)
-    database = _compile_database(SIGNATURES)
-    compiled_patterns.save(table, database)
-    return Scanner(SIGNATURES, database)
+    return stored_scanner(SIGNATURES)

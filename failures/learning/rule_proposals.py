@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from failures.diagnosis import engine, lines
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.diagnosis.scan import InvalidPatternError, Scanner
+from failures.diagnosis.scan import InvalidPatternError, Scanner, shipped_scanner
 from failures.diagnosis.signatures import Signature
-from failures.diagnosis.table import SIGNATURES
 from failures.diagnosis.values import Blame, LineRole
 
 LEARNED_SPECIFICITY = 74  # a clear cause, but below every shipped signature that names the broken part
@@ -162,7 +161,7 @@ def as_signature(name: str, label: str, pattern: str, example: str) -> Signature
 
 def scanner_with_rules(rules: Iterable[Signature]) -> Scanner:
     """A scanner of the shipped table and these rules. Raises InvalidPatternError, which names the rule."""
-    return Scanner((*SIGNATURES, *rules))
+    return shipped_scanner().with_rules(rules)
 
 
 def signature_error(rule: Signature) -> str:

@@ -7,22 +7,20 @@ What a turn does  Adds rows for failed attempts, claims one row at a time (count
                   budget is used up.
 Failure story     After a kill, a claimed row is due again when its lease ends; `tries` decides whose result counts. Two
                   workers never process one row: it is skipped while locked and due later once claimed. If reading a log
-                  fails three times, by an error or a crash of the worker, the verdict is Unknown with the reason, and
-                  the log is not read again. A log that does not exist yet is tried twice, one on unresponsive storage
-                  three times; then the verdict uses the report of the cluster. A second run finds no work.
+                  fails three times, or the worker is ended twice while it reads, the verdict uses the report of the
+                  cluster and says why. A log that cannot be read in time is read in part, and the verdict says so. A
+                  log that does not exist yet is tried twice, one on unresponsive storage three times; then the verdict
+                  uses the report of the cluster. A second run finds no work.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from failures.actions import incidents as incident_actions
 from failures.actions.incidents import FailureStateConflict
-from failures.diagnosis import engine
-from failures.diagnosis.values import LogDiagnosis
 from failures.models import Diagnosis
 from failures.queries import diagnose_attempt
 from failures.queries.diagnose_attempt import AttemptVerdict
@@ -35,6 +33,7 @@ RECENT_FAILURES = timedelta(hours=1)
 ALL_FAILURES = timedelta(days=30)
 TIME_BUDGET = timedelta(seconds=20)  # well below the time limit of the task
 MAX_TRIES = 3
+MAX_INTERRUPTED_TRIES = 2  # of which no error is known: the worker was ended
 LATE_LOG_DELAY = timedelta(seconds=2)  # a shared file system may show a file only after its writer has exited
 LOG_WAIT = timedelta(seconds=5)
 SILENT_STORAGE_DELAY = timedelta(seconds=20)
@@ -78,8 +77,8 @@ def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: Bu
 
 
 def _write_verdict(row: Diagnosis, now: datetime, judge: JudgeFunction) -> bool:
-    if row.tries > MAX_TRIES:
-        _write_unknown_verdict(row, now)
+    if why := _reason_not_to_read(row):
+        _record(row, diagnose_attempt.judge_without_log(row.attempt, why), now, last_error=why)
         return True
     result = judge(row.attempt)
     if isinstance(result.no_log, LogNotCreated) and now - row.failed_at < LOG_WAIT and row.tries == 1:
@@ -88,28 +87,25 @@ def _write_verdict(row: Diagnosis, now: datetime, judge: JudgeFunction) -> bool:
     if isinstance(result.no_log, StorageUnresponsive) and row.tries < MAX_TRIES:
         incident_actions.postpone_diagnosis(row, str(result.no_log), now + SILENT_STORAGE_DELAY)
         return False
-    incident_actions.record_verdict(
-        row, result.verdict, result.cost, result.first_symptom_at, clock.now()
-    )  # reading took its time
+    _record(row, result, clock.now())  # reading took its time
     return True
 
 
-def _write_unknown_verdict(row: Diagnosis, now: datetime) -> None:
-    why = f"The log could not be read in {MAX_TRIES} attempts" + (f": {row.last_error}" if row.last_error else ".")
+def _reason_not_to_read(row: Diagnosis) -> str:
+    """Why the log is not read again; empty if it is."""
+    if row.tries > MAX_TRIES:
+        return f"The log could not be read in {MAX_TRIES} attempts" + (f": {row.last_error}" if row.last_error else ".")
+    if row.tries > MAX_INTERRUPTED_TRIES and not row.last_error:
+        return f"The log was not read: the worker was ended {MAX_INTERRUPTED_TRIES} times while it read the log."
+    return ""
+
+
+def _record(row: Diagnosis, result: AttemptVerdict, now: datetime, last_error: str = "") -> None:
     incident_actions.record_verdict(
-        row,
-        _unreadable_log_verdict(why),
-        diagnose_attempt.failure_cost(row.attempt),
-        row.failed_at,
-        now,
-        last_error=why,
+        row, result.verdict, result.cost, result.first_symptom_at, now, last_error=last_error
     )
 
 
-def _unreadable_log_verdict(why: str) -> LogDiagnosis:
-    return replace(engine.diagnose([]), root_cause="Unknown", notes=(why,))
-
-
 def _write_bundle(row: Diagnosis, bundle: BundleFunction) -> None:
-    text = "" if row.tries > MAX_TRIES else bundle(row.attempt)
+    text = "" if _reason_not_to_read(row) else bundle(row.attempt)
     incident_actions.store_bundle(row, text, clock.now())

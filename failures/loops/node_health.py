@@ -16,14 +16,13 @@ A turn reads the samples of the last minutes by the index on time: 40 narrow row
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import Max, Q
 
 from failures.actions import anomalies as anomaly_actions
+from failures.actions import node_telemetry
 from failures.detection import node_health as detect
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.detection.node_health import NodeTelemetryWindow
@@ -33,16 +32,12 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import USABLE_NODE_STATES
 from jobs.models import Cluster, Event, Node, Resolution, Sample
 
-SAMPLE_WINDOW = timedelta(minutes=10)
-SUSTAINED_SAMPLES = 4  # a single hot sample is normal
 FRESH_SAMPLE_AGE = timedelta(seconds=detect.TELEMETRY_TIMEOUT_S)
 FIRST_SAMPLE_TIME = timedelta(minutes=5)  # of a node that has booted
 LAST_SAMPLE_WINDOW = timedelta(days=1)
 REPORTED_SEVERITIES = (Severity.WARN, Severity.BAD)
 XID_PATTERN = re.compile(r"\bXid (\d+):")
 ECC_TEXT = "Uncorrectable memory errors"
-NVLINK_COUNTERS = ("nvlink_crc", "nvlink_data", "nvlink_replay", "nvlink_recovery")
-LEMON_TEXT = "Repeated failures"
 NO_TELEMETRY_REASON = "The cluster no longer has telemetry."
 NODE_DOWN_REASON = "The cluster reports the node as down."
 
@@ -85,7 +80,7 @@ def _check_cluster(cluster: Cluster, now: datetime) -> int:
     done = 0
     for node in nodes:
         anomaly = anomalies.get(node.pk)
-        if node.pk not in findings and anomaly is not None and not anomaly.why.startswith(LEMON_TEXT):
+        if node.pk not in findings and anomaly is not None and not anomaly.why.startswith(detect.LEMON_TEXT):
             continue
         with skip_row_on_error(node):
             node_findings = [*findings.get(node.pk, ()), *_lemon_findings(node, history.get(node.pk, ()), now)]
@@ -116,7 +111,7 @@ def _lemon_findings(node: Node, history: Sequence[detect.NodeHistoryEntry], now:
     timestamp = now.timestamp()
     if not detect.is_lemon(history, timestamp):
         return []
-    why = f"{LEMON_TEXT}: lemon score {detect.lemon_score(history, timestamp):.1f} over the last 30 days."
+    why = f"{detect.LEMON_TEXT}: lemon score {detect.lemon_score(history, timestamp):.1f} over the last 30 days."
     return [DetectorFinding(symptom=SymptomType.NODE, since=timestamp, severity=Severity.WARN, why=why)]
 
 
@@ -127,7 +122,7 @@ def _node_readings(
     cluster: Cluster, nodes: Sequence[Node], anomalies: Mapping[int, Anomaly], now: datetime
 ) -> Iterable[tuple[Node, NodeTelemetryWindow]]:
     """The telemetry windows of the nodes with telemetry; none while the whole exporter is silent."""
-    samples = _recent_samples(cluster, now)
+    samples = node_telemetry.recent_samples(cluster.pk, now)
     newest = max((rows[-1].at for rows in samples.values()), default=None)
     if newest is None or now - newest > FRESH_SAMPLE_AGE:
         return
@@ -140,19 +135,12 @@ def _node_readings(
             continue
         if rows := samples.get(node.pk):
             ecc = _is_still_reported(anomalies.get(node.pk), valid_since.get(node.pk), ECC_TEXT)
-            yield node, build_reading(node.name, rows, since=valid_since.get(node.pk), held=xids, holds_ecc=ecc)
+            yield (
+                node,
+                node_telemetry.build_reading(node.name, rows, since=valid_since.get(node.pk), held=xids, holds_ecc=ecc),
+            )
         elif node.pk in silent:
             yield node, NodeTelemetryWindow(node=node.name, last_sample_at=silent[node.pk].timestamp(), xids=xids)
-
-
-def _recent_samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample]]:
-    rows = Sample.objects.filter(
-        resolution=Resolution.RAW, at__gt=now - SAMPLE_WINDOW, at__lte=now, node__cluster=cluster
-    )
-    by_node = defaultdict(list)
-    for row in rows.only("node_id", "at", "gpu_temperature_c", "xid", "counted").order_by("at"):
-        by_node[row.node_id].append(row)
-    return by_node
 
 
 def _just_woken(cluster: Cluster, now: datetime) -> set[int]:
@@ -197,79 +185,3 @@ def _last_anomaly_end_times(cluster: Cluster) -> dict[int, datetime]:
     """The end of the last anomaly of each node. Earlier samples do not count again."""
     rows = Anomaly.objects.of_node_health().filter(cluster=cluster, ended_at__isnull=False)
     return dict(rows.order_by().values_list("node").annotate(Max("ended_at")))
-
-
-def build_reading(
-    name: str, rows: Sequence[Sample], since: datetime | None = None, held: Sequence[int] = (), holds_ecc: bool = False
-) -> NodeTelemetryWindow:
-    """The telemetry window of a node from its samples.
-
-    `held` are the Xids of its ongoing anomaly, and `holds_ecc` says that the anomaly contains memory errors. Both last
-    until the driver is reloaded.
-    """
-    shown = {int(code) for code in rows[-1].xid if code}
-    hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
-    recent = [value for value in hottest[-SUSTAINED_SAMPLES:] if value is not None]
-    newest = rows[-1].counted
-    return NodeTelemetryWindow(
-        node=name,
-        last_sample_at=rows[-1].at.timestamp(),
-        xids=[*(code for code in held if code in shown), *_new_xids(rows, since)],
-        hottest_c=min(recent) if len(recent) == SUSTAINED_SAMPLES else None,
-        ecc_uncorrected=_sum_counter(newest, "ecc_dbe") if holds_ecc else _counter_growth(rows, "ecc_dbe", since),
-        ecc_corrected=_counter_growth(rows, "ecc_sbe", since),
-        rows_pending=_sum_counter(newest, "rows_pending"),
-        remap_failed=_sum_counter(newest, "remap_failed") > 0,
-        nvlink_errors=sum(_counter_growth(rows, kind, since) for kind in NVLINK_COUNTERS),
-        nics_down=_long_down_ports(rows),
-        throttled=_throttled_fraction(rows),
-    )
-
-
-def _sum_counter(counted: Mapping[str, Any], name: str) -> int:
-    return int(sum(value for value in counted.get(name, ()) if value))
-
-
-def _counter_growth(rows: Sequence[Sample], name: str, since: datetime | None) -> int:
-    """How much a counter grew on all GPUs since then.
-
-    A counter that is lower than before was reset. Growth across unmeasured samples is unknown and does not count.
-    """
-    last_values: dict[int, float] | None = None
-    grown = 0.0
-    for row in rows:
-        if "unmeasured" in row.counted:
-            last_values = None
-            continue
-        now = {gpu: value or 0.0 for gpu, value in enumerate(row.counted.get(name, ()))}
-        if last_values is not None and (since is None or row.at > since):
-            previous = last_values
-            grown += sum(value - previous.get(gpu, 0.0) for gpu, value in now.items() if value > previous.get(gpu, 0.0))
-        last_values = now
-    return int(grown)
-
-
-def _long_down_ports(rows: Sequence[Sample]) -> list[str]:
-    """Ports that were down in all of the last samples. A short outage is a normal retraining of the link."""
-    recent = [set(row.counted.get("nics_down", ())) for row in rows[-SUSTAINED_SAMPLES:]]
-    return sorted(set.intersection(*recent)) if len(recent) == SUSTAINED_SAMPLES else []
-
-
-def _throttled_fraction(rows: Sequence[Sample]) -> float | None:
-    """The fraction of measured samples with throttling by heat or power; None if there are too few samples."""
-    measured = [row for row in rows if "unmeasured" not in row.counted]
-    if len(measured) < SUSTAINED_SAMPLES:
-        return None
-    return sum(_sum_counter(row.counted, "slowed") > 0 for row in measured) / len(measured)
-
-
-def _new_xids(rows: Sequence[Sample], since: datetime | None) -> list[int]:
-    """The Xids that appeared since then, in order."""
-    last_codes: dict[int, float | None] = {}
-    codes = []
-    for row in rows:
-        for gpu, code in enumerate(row.xid):
-            if gpu in last_codes and code and code != last_codes[gpu] and (since is None or row.at > since):
-                codes.append(int(code))
-            last_codes[gpu] = code
-    return codes

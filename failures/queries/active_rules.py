@@ -1,6 +1,6 @@
 """The active scanner and filters: the shipped rules and all adopted ones.
 
-Compiling takes a second, so each process caches the scanner and recompiles it when the adopted rules change.
+Each process keeps the scanner and compiles the adopted rules again when they change. The shipped ones are loaded.
 """
 
 from __future__ import annotations

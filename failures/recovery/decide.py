@@ -140,17 +140,29 @@ def _steps_to_skip(
 def _nodes_to_drain_and_test(
     action: RecoveryAction, facts: FailureFacts, history: FailureHistory
 ) -> tuple[frozenset[str], frozenset[str], tuple[str, ...]]:
-    """Nodes to drain, nodes to test, and a sentence for each node that an operator keeps in service."""
+    """Nodes to drain, nodes to test, and sentences about named nodes that are not drained.
+
+    Anybody can write anything into the log of a job. So a node that only the job names is tested; it stays closed only
+    if it fails the test.
+    """
     if action not in CORDON_ACTIONS:
         return frozenset(), frozenset(), ()
     test = facts.named_nodes or (facts.nodes if action is RecoveryAction.TEST else frozenset())
     exempt = {
         override.subject: override for override in history.overrides if not override.lifted and override.subject in test
     }
-    sentences = tuple(
+    sentences = [
         f"{name} stays in service by decision of {exempt[name].by} ({exempt[name].why})." for name in sorted(exempt)
-    )
-    return facts.named_nodes - set(exempt), test - set(exempt), sentences
+    ]
+    if unconfirmed := facts.named_nodes - facts.confirmed_nodes - set(exempt):
+        sentences.append(_unconfirmed_argument(facts, len(unconfirmed)))
+    return facts.confirmed_nodes - set(exempt), test - set(exempt), tuple(sentences)
+
+
+def _unconfirmed_argument(facts: FailureFacts, count: int) -> str:
+    source = "reports name" if facts.anomaly else "log names"
+    nodes = "the node is tested before it is" if count == 1 else f"the {count} nodes are tested before they are"
+    return f"Only the job's {source} a hardware fault; {nodes} drained."
 
 
 # --- when
@@ -206,6 +218,7 @@ def _pros_and_cons(case: DecisionDraft) -> tuple[tuple[str, ...], tuple[str, ...
         (pro if facts.confidence >= case.policy.sure else con).append(_diagnosis_argument(facts))
     if facts.named_nodes:
         pro.append(f"The evidence names {', '.join(sorted(facts.named_nodes))}.")
+    pro += [row.sentence for row in facts.evidence if row.node in facts.confirmed_nodes]
     if strangers := facts.suspects - facts.nodes:
         con.append(f"It also names {', '.join(sorted(strangers))}, but the job did not run there.")
     if facts.alike:

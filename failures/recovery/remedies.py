@@ -1,8 +1,9 @@
 """The table of remedies: one row for each cause. Pure: operators read this table to know what recovery does.
 
 It has three columns. `named` applies when the evidence names nodes, `unnamed` when it does not, `again` when the same
-cause recurred without progress. ELSEWHERE leaves the named nodes out; if none is named, all are tested. A program
-error is never restarted: it would waste the same GPU-hours again.
+cause recurred without progress. ELSEWHERE leaves the named nodes out; if none is named, all are tested. Named nodes are
+drained if telemetry or the cluster confirms the fault, and otherwise closed only while they are tested. A program error
+is never restarted: it would waste the same GPU-hours again.
 """
 
 from __future__ import annotations

@@ -35,6 +35,14 @@ class SavedCheckpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeEvidence:
+    """A sentence about a fault of a node from a source that no job can write: telemetry, or the state of the node."""
+
+    node: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FailureFacts:
     """The facts about one failed attempt, or about an anomaly of a running attempt or of a node (then `job` is
     empty)."""
@@ -49,6 +57,7 @@ class FailureFacts:
     incident: str = ""  # the same for every failure of one cause
     nodes: frozenset[str] = frozenset()
     suspects: frozenset[str] = frozenset()
+    evidence: tuple[NodeEvidence, ...] = ()
     alike: int = 0  # number of other jobs in the same incident
     labels: Mapping[str, str] = field(default_factory=dict)
     checkpoints: tuple[SavedCheckpoint, ...] = ()
@@ -63,6 +72,11 @@ class FailureFacts:
         """Suspect nodes that the job ran on. Empty if these are most of its nodes: then the evidence proves nothing."""
         named = self.suspects & self.nodes
         return named if len(named) <= max(1, len(self.nodes) // 2) else frozenset()
+
+    @property
+    def confirmed_nodes(self) -> frozenset[str]:
+        """Named nodes with a fault that does not rest on the word of the job alone."""
+        return self.named_nodes & {row.node for row in self.evidence}
 
     @property
     def is_service_outage(self) -> bool:

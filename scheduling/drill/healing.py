@@ -34,6 +34,7 @@ from failures.recovery.values import (
     ANY_SUBJECT,
     FailureFacts,
     FailureHistory,
+    NodeEvidence,
     PastAction,
     RecoveryDecision,
     RecoveryPolicy,
@@ -292,12 +293,28 @@ class AcmeRecovery:
         return FailureFacts(
             job=run.job, team=run.team, cause=cause.label, category=cause.category, at=run.at,
             confidence=cause.confidence, restart_helps=cause.restart_helps, incident=str(incident), nodes=run.nodes,
-            suspects=suspects, alike=alike, labels=run.labels, started_from=run.started_from,
+            suspects=suspects, evidence=self._evidence(run, cause, now), alike=alike, labels=run.labels,
+            started_from=run.started_from,
             checkpoints=checkpoints.to_saved_checkpoints(
                 checkpoints.find_checkpoints(run.shelf), CHECKPOINT_ROOT, cause.spike_at
             ),
             spike_at=cause.spike_at, ran=run.ran,
         )  # fmt: skip
+
+    def _evidence(self, run: FailedAttempt, cause: RecoveryCause, now: float) -> tuple[NodeEvidence, ...]:
+        readings = self.stage.node_readings(sorted(run.nodes), now)
+        observed = {row.node: node_health.fault_evidence(row, slow=cause.label == SLOW_NODE) for row in readings}
+        telemetry = [
+            NodeEvidence(node=node, sentence=f"Telemetry of {node}: {' '.join(sentences)}")
+            for node, sentences in observed.items()
+            if sentences
+        ]
+        dead = [
+            NodeEvidence(node=change.node, sentence=f"The cluster reports {change.node} as {change.condition}.")
+            for change in run.news
+            if change.is_death
+        ]
+        return (*telemetry, *dead)
 
     def _assign_incident(self, run: FailedAttempt, cause: RecoveryCause, suspects: frozenset[str]) -> tuple[int, int]:
         """The incident of the failure, and the number of other jobs in it."""
@@ -342,17 +359,26 @@ class AcmeRecovery:
             return
         for node in choice.drain:
             self._cordon_node(node, now, untested=facts.cause == SLOW_NODE)
+        if unconfirmed := choice.test - choice.drain:
+            self._test_open_nodes(unconfirmed, now)
         self._restart(run, choice, now + (choice.not_before - virtual_time(now)).total_seconds())
 
     def _test_nodes_first(self, attempt: FailedAttempt, decision: RecoveryDecision, now: float) -> None:
-        def restart_after_test(verdict: pair_tests.PairTestVerdict, later: float) -> None:
+        self._test_open_nodes(decision.test, now, lambda later: self._restart(attempt, decision, later))
+
+    def _test_open_nodes(
+        self, nodes: frozenset[str], now: float, then: Callable[[float], None] = lambda later: None
+    ) -> None:
+        """Test nodes that are not drained. Those that fail are."""
+
+        def repair_faulty(verdict: pair_tests.PairTestVerdict, later: float) -> None:
             for node in verdict.faulty:
                 self.stage.cordon(node, later)
                 self._repair(node, later)
-            self._restart(attempt, decision, later)
+            then(later)
 
-        idle = [node for node in self.stage.idle() if node not in decision.test]
-        self._run_pair_tests(sorted(decision.test), idle, now, restart_after_test)
+        idle = [node for node in self.stage.idle() if node not in nodes]
+        self._run_pair_tests(sorted(nodes), idle, now, repair_faulty)
 
     def _restart(self, attempt: FailedAttempt, decision: RecoveryDecision, at: float) -> None:
         step = decision.checkpoint.step if decision.checkpoint else None

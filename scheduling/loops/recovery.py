@@ -2,7 +2,8 @@
 
 Eligible rows     Diagnoses of the last hour with an incident and without a decision, or whose decision was withdrawn in
                   that hour because a user named another cause; the oldest first. Diagnoses of hangs only after their
-                  stack dumps have arrived or timed out. Lasting, severe anomalies that name a node and have no
+                  stack dumps have arrived or timed out, those of nodes after the next sample of
+                  their telemetry, or 20 s. Lasting, severe anomalies that name a node and have no
                   decision. Decisions approved by a mode or a user whose next step is due. Expired proposals.
 What a turn does  Decides (a pure function, no transaction) and writes each decision with its inputs. Makes the next
                   step of each due decision: drain the named nodes, test the suspected ones, restart the job.
@@ -122,6 +123,8 @@ def _has_open_decision(anomaly: Anomaly) -> bool:
 
 def _decide_row(row: Diagnosis | Anomaly, now: datetime) -> bool:
     try:
+        if isinstance(row, Diagnosis) and recovery_inputs.awaits_telemetry(row, now):
+            return False
         inputs = (
             recovery_inputs.inputs_of_diagnosis(row, now)
             if isinstance(row, Diagnosis)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.diagnosis import compress, filters, scan
+from failures.diagnosis import compress, filters
 from failures.diagnosis.compress import MAX_BUNDLE_BYTES, LogCompressor
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.filters import FilterRule
@@ -33,7 +33,7 @@ def test_bundle_gives_the_same_verdict_as_its_log(sample: Sample) -> None:
 
 @pytest.mark.parametrize("rule", filters.SHIPPED_FILTERS, ids=lambda rule: rule.name)
 def test_filter_rule_drops_its_own_example(rule: FilterRule) -> None:
-    assert scan.Scanner(filters.compile_filters([rule]).signatures).hits(rule.example.encode())
+    assert filters.filter_scanner((rule,)).hits(rule.example.encode())
 
 
 def test_routine_lines_are_dropped_and_counted() -> None:

@@ -14,6 +14,7 @@ from failures.loops import diagnose
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis, Incident
 from failures.queries import diagnose_attempt
+from failures.queries.diagnose_attempt import ReadBudget
 from jobs.actions.jobs import cancel
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
@@ -279,6 +280,70 @@ def test_log_that_fails_three_times_is_unknown_with_the_reason(tmp_path):
     row = make.of(attempt)
     assert row.root_cause == "Unknown"
     assert "could not be read in 3 attempts: RuntimeError: this log is poison" in row.notes[0]
+
+
+def test_log_during_which_the_worker_was_ended_twice_is_not_read_again(tmp_path):
+    attempt = make.failed(tmp_path, state="NODE_FAIL")
+    note()
+    for _ in range(2):
+        incident_actions.claim(clock.now())
+        due_now()
+
+    turn(judge=poisoned)
+
+    row = make.of(attempt)
+    assert (row.root_cause, row.lines) == ("SlurmNodeFail", 0)
+    assert "The log was not read: the worker was ended 2 times while it read the log." in row.notes
+
+
+class Timer:
+    """A clock that goes on by one second whenever it is read."""
+
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+def long_log(first="", last=""):
+    return f"{first}\n" + "a line without meaning\n" * 400_000 + f"{last}\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label", "used"),
+    [
+        ("", make.TYPO, "TypeError", "the last 4.19 MB, from which its lines are counted"),
+        (make.TYPO, "", "TypeError", "the first 0.786 MB"),
+        (make.TYPO, make.XID, "GPUFallenOffBus", "the last 4.19 MB, from which its lines are counted"),
+        ("", "", "Unknown", "the last 4.19 MB, from which its lines are counted"),
+    ],
+)
+def test_log_that_is_not_read_in_time_is_judged_by_its_ends(tmp_path, first, last, label, used):
+    attempt = make.failed(tmp_path, long_log(first, last))
+
+    verdict = diagnose_attempt.judge_attempt(attempt, ReadBudget(8.0, Timer())).verdict
+
+    assert verdict.root_cause == label
+    assert f"The log was not read to its end within 8 s; the verdict uses {used}." in verdict.notes
+
+
+def test_log_that_is_read_in_time_is_judged_as_a_whole(tmp_path):
+    attempt = make.failed(tmp_path, long_log(last=make.TYPO))
+
+    verdict = diagnose_attempt.judge_attempt(attempt, ReadBudget(500.0, Timer())).verdict
+
+    assert (verdict.root_cause, verdict.lines) == ("TypeError", 400_000 + 6)
+    assert not any("was not read to its end" in note for note in verdict.notes)
+
+
+def test_bundle_that_takes_too_long_has_what_was_read_in_time(tmp_path):
+    attempt = make.failed(tmp_path, long_log(first=make.TYPO, last=make.XID))
+
+    bundle = diagnose_attempt.build_bundle(attempt, budget=ReadBudget(8.0, Timer()))
+
+    assert "TypeError" in bundle and "fallen off the bus" in bundle
 
 
 def test_failing_bundle_keeps_the_verdict(tmp_path):

@@ -23,6 +23,7 @@ from failures.recovery.values import (
     CircuitBreaker,
     FailureFacts,
     FailureHistory,
+    NodeEvidence,
     OverrideFacts,
     PastAction,
     RecoveryPolicy,
@@ -47,6 +48,10 @@ def failed(cause="ECCError", **fields):
     category = LABELS[cause].category if cause in LABELS else FailureCategory.UNKNOWN
     usual = {"job": "j1", "team": "llm", "cause": cause, "category": category, "at": NOW - MINUTE, "nodes": NODES}
     return FailureFacts(**(usual | {"checkpoints": SAVED, "incident": "i1"} | fields))
+
+
+def evidence(*nodes):
+    return tuple(NodeEvidence(node=node, sentence=f"Telemetry of {node}.") for node in nodes)
 
 
 def past(*steps, cause="ECCError", **fields):
@@ -113,13 +118,58 @@ def test_cause_without_a_remedy_is_treated_as_unknown():
 # --- where, from which checkpoint, when
 
 
-def test_named_node_is_drained_and_tested_and_the_job_resumes_from_its_newest_checkpoint():
-    decision = decided(failed(suspects=frozenset({"n2", "elsewhere"})))
+def test_confirmed_node_is_drained_and_tested_and_the_job_resumes_from_its_newest_checkpoint():
+    decision = decided(failed(suspects=frozenset({"n2", "elsewhere"}), evidence=evidence("n2")))
 
     assert (decision.mode, decision.drain, decision.test) == (AutomationMode.ACT, {"n2"}, {"n2"})
     assert decision.checkpoint.step == 200
     assert "The evidence names n2." in decision.pro and "50 steps since then are lost." in decision.con
     assert any("elsewhere" in sentence for sentence in decision.con)
+
+
+ONE_NODE = "Only the job's log names a hardware fault; the node is tested before it is drained."
+TWO_NODES = "Only the job's log names a hardware fault; the 2 nodes are tested before they are drained."
+ONE_SLOW_NODE = "Only the job's reports name a hardware fault; the node is tested before it is drained."
+
+
+@pytest.mark.parametrize(
+    ("cause", "named", "confirmed", "drained", "sentence"),
+    [
+        ("GPUFallenOffBus", "n1", "", "", ONE_NODE),
+        ("GPUFallenOffBus", "n1", "n1", "n1", ""),
+        ("GPUFallenOffBus", "n1", "n2", "", ONE_NODE),
+        ("GPUFallenOffBus", "n1 n2", "n2", "n2", ONE_NODE),
+        ("GPUFallenOffBus", "n1 n2", "", "", TWO_NODES),
+        ("ECCError", "n1", "", "", ONE_NODE),
+        ("NodeFailure", "n1", "", "", ONE_NODE),
+        ("CUDAError", "n1", "", "", ONE_NODE),
+        ("NetworkError", "n1", "", "", ONE_NODE),
+        ("NCCLTimeoutError", "n1", "", "", ONE_NODE),
+        ("NCCLTimeoutError", "n1", "n1", "n1", ""),
+        ("SlowNode", "n1", "", "", ONE_SLOW_NODE),
+        ("SlowNode", "n1", "n1", "n1", ""),
+    ],
+)
+def test_node_is_drained_only_if_more_than_the_job_names_it(cause, named, confirmed, drained, sentence):
+    anomaly = "Node n1 computes 50% longer." if cause == "SlowNode" else ""
+    facts = failed(cause, suspects=frozenset(named.split()), evidence=evidence(*confirmed.split()), anomaly=anomaly)
+
+    decision = decided(facts, past(250, cause=cause))
+
+    assert (decision.drain, decision.test) == (set(drained.split()), set(named.split()))
+    assert [one for one in decision.con if one.startswith("Only the job's")] == ([sentence] if sentence else [])
+    assert [one for one in decision.pro if one.startswith("Telemetry")] == [
+        f"Telemetry of {n}." for n in drained.split()
+    ]
+
+
+@given(
+    st.sampled_from(sorted(REMEDIES)), st.sets(st.sampled_from(sorted(NODES))), st.sets(st.sampled_from(sorted(NODES)))
+)
+def test_no_cause_drains_a_node_without_evidence_against_it(cause, named, confirmed):
+    facts = failed(cause, suspects=frozenset(named), evidence=evidence(*confirmed))
+
+    assert decided(facts, past(250, cause=cause)).drain <= confirmed
 
 
 def test_all_nodes_are_tested_and_none_is_drained_if_none_is_named():

@@ -11,7 +11,7 @@ from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.actions.recovery_inputs import attempt_policy, diagnosis_facts
 from failures.loops.diagnose import diagnose_once
-from failures.models import Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
+from failures.models import Anomaly, Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
 from failures.queries import decision_replay
 from failures.recovery.remedies import RecoveryAction
 from jobs.actions import jobs as job_actions
@@ -19,7 +19,8 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import Flag, State
 from jobs.core.resume_environment import resume_variables
-from jobs.models import ClusterCommand, Event, Job, Node, RecoveryMode, clock
+from jobs.models import Cluster, ClusterCommand, Event, Job, Node, RecoveryMode, Resolution, Sample, clock
+from scheduling.actions.node_tests import advance_node_test, record_test_job_result
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.time_limits import enforce_time_limits_once
 from tests import make as rows
@@ -29,6 +30,7 @@ from tests.statements import before_transaction, failing_statement
 pytestmark = pytest.mark.django_db
 
 HOUR = timedelta(hours=1)
+NAMED_XID = "Nov  2 03:00:00 seren-001 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.\n"
 
 
 def mode(word: str, **whom) -> None:
@@ -83,8 +85,8 @@ def test_run_time_is_computed_only_for_jobs_without_a_checkpoint(tmp_path):
     with_one = diagnosed(tmp_path, checkpoints=(100,))
 
     without.refresh_from_db()
-    assert diagnosis_facts(make.of(without)).ran == without.ended_at - without.confirmed_at
-    assert diagnosis_facts(make.of(with_one)).ran is None
+    assert diagnosis_facts(make.of(without), clock.now()).ran == without.ended_at - without.confirmed_at
+    assert diagnosis_facts(make.of(with_one), clock.now()).ran is None
 
 
 # --- who waits for recovery
@@ -175,6 +177,70 @@ def test_failed_node_is_drained_and_the_job_resumes_from_its_checkpoint(tmp_path
     assert job.resume == {"path": "/ckpt/run/200", "step": 200}
     assert Event.objects.filter(job=job, type="decision.done").count() == 1
     assert ClusterCommand.objects.filter(kind="drain", node=node).count() == 1
+
+
+def test_node_that_only_a_log_accuses_is_tested_and_reopened_if_it_passes(tmp_path):
+    mode("act")
+    decision = decided(tmp_path, NAMED_XID)
+    test, node = decision.node_test, Node.objects.get(name="seren-001")
+
+    for pair_test in test.pair_tests.all():
+        record_test_job_result(pair_test, True, "", clock.now())
+    advance_node_test(test, clock.now())
+
+    reopened = Node.objects.get(name="seren-001")
+    assert (decision.drain, decision.test, test.nodes) == ([], ["seren-001"], ["seren-001"])
+    assert "Only the job's log names a hardware fault; the node is tested before it is drained." in decision.con
+    assert not decision.steps.filter(kind=RecoveryStep.Kind.DRAINED).exists()
+    assert (node.drain_requested, reopened.drain_requested) == (True, False)
+    assert job_of(decision.attempt).state == "PENDING"
+
+
+@pytest.mark.parametrize("confirmed_by", ["telemetry", "anomaly", "cluster"])
+def test_node_that_a_log_and_others_accuse_is_drained(tmp_path, confirmed_by):
+    mode("act")
+    attempt = make.running(tmp_path, kind="pretrain", on=("seren-001", "seren-002"))
+    node = Node.objects.get(name="seren-001")
+    if confirmed_by == "telemetry":
+        for age, xid in ((20, 0), (5, 79)):
+            at = clock.now() - timedelta(seconds=age)
+            Sample.objects.create(node=node, at=at, gpu_temperature_c=[50.0], xid=[xid], resolution=Resolution.RAW)
+    elif confirmed_by == "anomaly":
+        values = {"symptom": "node", "severity": "bad", "since": clock.now() - HOUR, "why": "Xid 79: off the bus."}
+        Anomaly.objects.create(cluster=node.cluster, node=node, **values)
+    else:
+        make.dies("seren-001")
+    make.end(tmp_path, attempt, NAMED_XID)
+    diagnose_once(clock.now())
+
+    decide_and_recover_once(clock.now())
+
+    decision = Decision.objects.get(attempt=attempt)
+    source = "The cluster reports seren-001 as DOWN" if confirmed_by == "cluster" else "Telemetry of seren-001: Xid 79"
+    assert decision.drain == ["seren-001"] and any(sentence.startswith(source) for sentence in decision.pro)
+
+
+def test_decision_about_a_node_waits_for_the_telemetry_after_the_failure(tmp_path):
+    Cluster.objects.filter(pk=make.cluster(tmp_path).pk).update(metrics_address="http://127.0.0.1:1/metrics")
+    attempt = diagnosed(tmp_path, NAMED_XID)
+    ended = attempt.ended_at
+
+    decide_and_recover_once(ended + timedelta(seconds=2))
+    waiting = not Decision.objects.exists()
+    node = Node.objects.get(name="seren-001")
+    Sample.objects.create(node=node, at=ended + timedelta(seconds=3), xid=[0], resolution=Resolution.RAW)
+    decide_and_recover_once(ended + timedelta(seconds=4))
+
+    assert waiting and Decision.objects.get().attempt == attempt
+
+
+def test_decision_about_a_node_waits_for_telemetry_only_for_a_limited_time(tmp_path):
+    Cluster.objects.filter(pk=make.cluster(tmp_path).pk).update(metrics_address="http://127.0.0.1:1/metrics")
+    attempt = diagnosed(tmp_path, NAMED_XID)
+
+    decide_and_recover_once(attempt.ended_at + timedelta(seconds=30))
+
+    assert Decision.objects.get().attempt == attempt
 
 
 def test_second_turn_does_not_repeat_a_step(tmp_path):
