@@ -76,7 +76,8 @@ def switch_user(user: str, reach: Sequence[Path], home: Path | None, low_port: b
     """Give up root permanently. Keep only the capabilities that the program needs."""
     uid, gid = ids_of(user)
     # Determined while still root: afterwards a closed directory could not be inspected.
-    capabilities = needed_capabilities(reach, uid, gid, low_port) if sys.platform == "linux" else frozenset()
+    paths = [*reach, home] if home else reach
+    capabilities = needed_capabilities(paths, uid, gid, low_port) if sys.platform == "linux" else frozenset()
     if capabilities:
         # Capabilities survive the change of user; access(2), which initdb uses, then counts them too.
         _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
@@ -102,8 +103,9 @@ def ids_of(user: str) -> tuple[int, int]:
 
 
 def needed_capabilities(reach: Sequence[Path], uid: int, gid: int, low_port: bool) -> frozenset[int]:
-    """Return the capabilities that the user needs to reach these paths. Read access is enough to enter a checkout
-    closed to others (mode 0700); executing a closed program in it needs CAP_DAC_OVERRIDE."""
+    """Return the capabilities that the user needs to reach these paths. Read access is enough to enter a checkout or
+    an instance below a directory closed to others (mode 0700); executing a closed program there needs
+    CAP_DAC_OVERRIDE."""
     resolved = [path.resolve() for path in reach]
     needed = {CAP_NET_BIND_SERVICE} if low_port else set()
     if not all(may_reach(path, uid, gid) for path in resolved):
@@ -163,7 +165,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--parent", type=int, default=0, help="expected pid of the parent, if known")
     parser.add_argument("--user", default="", help="name or number of the user to become, if started as root")
     parser.add_argument("--reach", type=Path, action="append", default=[], help="path that the user must read")
-    parser.add_argument("--home", type=Path, help="home directory of the user; with it the environment is kept")
+    parser.add_argument("--home", type=Path, help="home directory that the user must read; the environment is kept")
     parser.add_argument("--low-port", action="store_true", help="keep the right to listen on a port below 1024")
     parser.add_argument("--hold", type=Path, help="file on which to hold a shared lock")
     parser.add_argument("program", nargs="+")

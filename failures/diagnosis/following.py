@@ -13,6 +13,7 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
 from . import filters
@@ -28,10 +29,8 @@ MAX_UNPACKED_BYTES = 64 << 20
 STATE_CLASSES = (
     SignatureTally, LogFinding, ParsedLine, CollectivePosition, GpuEvent, RankLocation, LineTemplate,
 )  # fmt: skip
-STATE_CLASSES_BY_NAME = {
-    (known.__module__, known.__qualname__): known
-    for known in (*STATE_CLASSES, LineRole, Blame, RestartAdvice, SignatureTrait)
-}
+STATE_ENUMS = (LineRole, Blame, RestartAdvice, SignatureTrait)
+STATE_CLASSES_BY_NAME = {(known.__module__, known.__qualname__): known for known in (*STATE_CLASSES, *STATE_ENUMS)}
 
 
 class LogFollower:
@@ -58,7 +57,7 @@ class LogFollower:
     def frozen(self) -> bytes | None:
         """The state as bytes; None if it is too large to be stored."""
         state = (self.reader.state(), self.compressor.state(), self._reported)
-        raw = self._version_stamp() + zlib.compress(pickle.dumps(state, protocol=5), 1)
+        raw = self._version_stamp() + zlib.compress(_pickled_state(state), 1)
         return raw if len(raw) <= MAX_STATE_BYTES else None
 
     def _version_stamp(self) -> bytes:
@@ -85,6 +84,19 @@ def restore_follower(
     except Exception:  # damaged bytes can raise anything
         return None
     return follower
+
+
+def _pickled_state(state: object) -> bytes:
+    """Members of enums are saved as class and value. Python before 3.11.4 would save a call of `getattr` instead."""
+    out = io.BytesIO()
+    pickler = pickle.Pickler(out, protocol=5)
+    pickler.dispatch_table = dict.fromkeys(STATE_ENUMS, _member_by_value)
+    pickler.dump(state)
+    return out.getvalue()
+
+
+def _member_by_value(member: StrEnum) -> tuple[type[StrEnum], tuple[str]]:
+    return type(member), (member.value,)
 
 
 class _StateUnpickler(pickle.Unpickler):

@@ -4,7 +4,8 @@ A value is secret because of its name (`HF_TOKEN=…`, `--api-key …`) or its f
 bearer header, tokens of well-known services, private keys). Masking is for display only: the job gets the real value.
 
 The text comes from users and may be long, so all patterns run in linear time. Names match only at their beginning, no
-rule scans a skipped value again, and no pattern can match a text in two ways.
+rule scans a skipped value again, and no pattern can match a text in two ways. Only single characters are repeated
+possessively: before 3.11.5, Python does not return to where a possessive group or an atomic one began to fail.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<by>\s*+=\s*+|["']\s*+:\s
 # characters is part of the value only if it closes before a space; otherwise it ends the surrounding string.
 _PART = r"""[^\s"'\\;&|)]++|\\.|"[^\s"'\\;&|]*+"|'[^\s"'\\;&|]*+'"""
 _VALUE = re.compile(
-    rf"""(?:"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|'[^']*+(?:'|\Z)|\\"(?:[^"\\]++|\\[^"])*+\\"|(?:{_PART}))(?:{_PART})*+""",
+    rf"""(?:"(?:[^"\\]++|\\.)*(?:"|\\?\Z)|'[^']*+(?:'|\Z)|\\"(?:[^"\\]++|\\[^"])*\\"|(?:{_PART}))(?:{_PART})*""",
     re.DOTALL,
 )
 

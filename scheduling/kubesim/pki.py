@@ -33,7 +33,8 @@ def create_server_certificate(directory: Path, bind: str) -> tuple[Path, Path]:
         names.append(x509.DNSName(bind))
     builder = _builder("kube-apiserver", authority.subject, key.public_key())
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    certificate = builder.sign(authority_key, hashes.SHA256())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    certificate = builder.add_extension(issuer, critical=False).sign(authority_key, hashes.SHA256())
     _write(directory / "server.key", _key_text(key))
     _write(directory / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
     return directory / "server.crt", directory / "server.key"
@@ -66,6 +67,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "simulated-kubernetes")])
     builder = _builder("simulated-kubernetes", name, key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,

@@ -100,7 +100,7 @@ while [ "$rank" -lt "$ranks" ]; do
   RANK=$rank python3 "$file" "$@" & children="$children $!"
   rank=$((rank + 1))
 done
-RANK=0 python3 "$file" "$@" || failed=1
+RANK=0 python3 "$file" "$@" || {{ failed=1; kill $children 2>/dev/null; }}  # they would wait for rank 0
 for child in $children; do wait "$child" || failed=1; done
 exit $failed
 """

@@ -45,6 +45,7 @@ def test_recovery_is_declined_with_a_reason(visit, proposed):
     page = visit("ada").page
 
     page.click("#exceptions .ask summary")
+    expect(page.locator("#exceptions .ask[open] input[name=why]")).to_be_focused()  # it opens a moment later
     page.keyboard.type("I look myself")
     page.keyboard.press("Enter")
 

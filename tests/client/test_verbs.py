@@ -245,10 +245,10 @@ def test_the_wheel_installs_where_there_is_no_django(tmp_path):
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(place)
         assert any(name.endswith("entry_points.txt") for name in packed.namelist())
-    lend = "import sys; sys.path.append({!r})\nsys.modules['django'] = None\n".format(
+    lend = "import sys; sys.path.append({!r}); sys.modules['django'] = None\n".format(
         next(path for path in sys.path if path.endswith("site-packages"))
     )
-    (place / "sitecustomize.py").write_text(lend)
+    (place / "lend.pth").write_text(lend)  # Debian's Python has a sitecustomize of its own
 
     code = (
         "import acme_client, acme_client.cli as cli; sys = __import__('sys'); sys.argv = ['acme', 'version']; cli.run()"

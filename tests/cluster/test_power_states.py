@@ -151,3 +151,4 @@ def test_node_goes_on_sleeping_or_waking_after_a_restart_of_the_controller(tmp_p
     for seconds in (at, 70, 119, 121, 130):
         assert flags(restarted, max(seconds, at)) == flags(cluster, max(seconds, at))
     assert restarted.jobs[1].state == State.RUNNING
+    store.close()

@@ -171,6 +171,16 @@ class TestRootGivenUp:
 
         assert {"SECRET_KEY=hidden", f"HOME={tmp_path}", "USER=acme"} <= set(done.stdout.splitlines())
 
+    def test_home_below_a_closed_directory_is_reached(self, tmp_path):
+        (tmp_path / "closed").mkdir(mode=0o700)
+        home = tmp_path / "closed" / "home"
+        home.mkdir()
+        (home / "file").write_text("found")
+
+        done = run(parent_guard.guarded_command(["cat", str(home / "file")], user="60600", home=home), cwd="/")
+
+        assert done.stdout == "found"
+
     def test_low_port_is_a_separate_capability(self):
         done = run(
             parent_guard.guarded_command(["grep", "Cap", "/proc/self/status"], user="60600", low_port=True), cwd="/"

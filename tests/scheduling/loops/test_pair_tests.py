@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from datetime import timedelta
 
@@ -260,16 +261,24 @@ def test_script_starts_one_rank_per_node_with_srun(tmp_path):
     assert (done.returncode, done.stdout) == (3, f"{options}: 10.0.0.1:20001 - --mib 1\n"), done
 
 
-def test_script_runs_all_ranks_on_one_machine_without_srun(tmp_path):
-    def world(port):
-        path = tmp_path / f"world-{port}"
-        path.write_text(script(2, port, RANK_LAUNCHER, "--mib 1 --patience 600 --how tcp"))
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ACME_TEST_KEY": "k"}
-        command = ["sh", str(path)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+def run_script_on_one_machine(directory, port):
+    path = directory / f"world-{port}"
+    path.write_text(script(2, port, RANK_LAUNCHER, "--mib 1 --patience 600 --how tcp"))
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ACME_TEST_KEY": "k"}
+    command = ["sh", str(path)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    done = free_of_others(world)
+
+def test_script_runs_all_ranks_on_one_machine_without_srun(tmp_path):
+    done = free_of_others(lambda port: run_script_on_one_machine(tmp_path, port))
 
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, sorted(one["rank"] for one in answers)) == (0, [0, 1]), done
     assert all(one["passed"] for one in answers)
+
+
+def test_other_ranks_end_if_rank_0_cannot_listen(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        done = run_script_on_one_machine(tmp_path, taken.getsockname()[1])
+
+    assert (done.returncode, "in use" in done.stdout) == (1, True), done

@@ -11,6 +11,8 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from acmeweb.common.http_client import RequestDeadline
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
@@ -175,10 +177,25 @@ def answering(raw):
         listening.close()
 
 
-def test_certificate_is_checked_for_the_server_name(tmp_path):
-    certificate, key = pki.create_server_certificate(tmp_path, "127.0.0.1")
+def without_key_identifier(file, key_file, authority_key_file):
+    """Sign the certificate of a server again, without the identifier of the authority's key."""
+    old = x509.load_pem_x509_certificate(file.read_bytes())
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    new = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), old.serial_number)
+    new = new.not_valid_before(old.not_valid_before_utc).not_valid_after(old.not_valid_after_utc)
+    authority_key = serialization.load_pem_private_key(authority_key_file.read_bytes(), None)
+    signed = new.add_extension(names.value, critical=False).sign(authority_key, hashes.SHA256())
+    file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    return file, key_file
+
+
+@pytest.mark.parametrize("has_key_identifier", [True, False])
+def test_certificate_is_checked_for_the_server_name(tmp_path, has_key_identifier):
+    files = pki.create_server_certificate(tmp_path, "127.0.0.1")
+    if not has_key_identifier:
+        files = without_key_identifier(*files, tmp_path / "ca.key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(*files)
     ca = (tmp_path / "ca.crt").read_text()
 
     with serving(sends(SUCCESS), ssl=context) as (port, _):
