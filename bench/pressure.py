@@ -169,14 +169,18 @@ def observe(since: datetime, seen: Observed) -> None:
 
 
 def pressure_figures(since: datetime, seen: Observed, cancelled_at: dict[str, datetime]) -> dict[str, Any]:
-    from django.db.models import F
+    from django.db.models import Exists, OuterRef
 
     from failures.models import Decision, Diagnosis
-    from jobs.models import Attempt, ClusterCommand, ClusterCommandKind
+    from jobs.core.lifecycle import FINAL_STATES
+    from jobs.models import Attempt, ClusterCommand, ClusterCommandKind, Event
 
     diagnoses = Diagnosis.objects.filter(failed_at__gte=since, judged_at__isnull=False)
     decisions = Decision.objects.filter(diagnosis__in=diagnoses)
     stops = ClusterCommand.objects.filter(kind=ClusterCommandKind.CANCEL, created_at__gte=since)
+    recorded_ends = Event.objects.filter(
+        attempt=OuterRef("attempt"), type="job.state_changed", to_state__in=FINAL_STATES, at__lt=OuterRef("created_at")
+    )
     ends = dict(Attempt.objects.filter(ended_at__gte=since).values_list("job__public_id", "ended_at"))
     times = {
         "failure to verdict": _seconds(diagnoses.values_list("failed_at", "judged_at")),
@@ -192,7 +196,7 @@ def pressure_figures(since: datetime, seen: Observed, cancelled_at: dict[str, da
         "longest gap of outcomes": seen.gaps_s.get("outcomes", 0.0),
         "gaps": seen.gaps_s,
         "shown as late": sorted(seen.late),
-        "cancelled after their end": stops.filter(created_at__gt=F("attempt__ended_at")).count(),
+        "cancelled after their end": stops.filter(Exists(recorded_ends)).count(),
         "failures without a verdict": Diagnosis.objects.filter(failed_at__gte=since, judged_at=None).count(),
         "logs lost": diagnoses.filter(notes__icontains="deleted before").count(),
     }  # fmt: skip

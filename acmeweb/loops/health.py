@@ -35,7 +35,6 @@ class LoopHealth:
     has_run: bool
     took: timedelta | None
     delay: timedelta | None
-    runs_since: datetime | None
     last_error: str
 
     @property
@@ -118,7 +117,6 @@ def _loop_health(loop: PeriodicLoop, row: Loop, now: datetime) -> LoopHealth:
         has_run=row.finished_at is not None,
         took=row.took,
         delay=row.delay,
-        runs_since=row.began_at,
         last_error=row.last_error,
     )
 

@@ -31,7 +31,7 @@ django.setup()
 
 import httpx
 
-from jobs.core.log_source import LogSource
+from jobs.logs.log_source import LogSource
 from scheduling.backends.base import Backend, SubmitRequest
 from scheduling.loops.pod_logs import LIVE_INTERVAL_S, PARALLEL_COPIES, CopyMemory, LogCopier, PendingLog
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare

@@ -13,9 +13,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from jobs.actions import foreign_jobs, waiting
+from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
+from jobs.actions.bulk import waiting
 from jobs.actions.journal import Author
 from jobs.actions.stop import request_stops
 from jobs.actions.submit import submit

@@ -10,9 +10,10 @@ from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 from rest_framework.response import Response
 
-from jobs.actions import bulk_jobs, job_verbs, submissions
-from jobs.actions.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
-from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
+from jobs.actions import job_verbs, submissions
+from jobs.actions.bulk import bulk_jobs
+from jobs.actions.bulk.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
+from jobs.actions.bulk.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
 from jobs.actions.job_verbs import JobActionRequest, perform_job_action, read_priority
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes

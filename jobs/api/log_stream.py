@@ -24,9 +24,9 @@ from django.db import close_old_connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, log_files, storage
 from jobs.logs.job_log import LogNotCreated, LogReadError, StorageUnresponsive, decode_log_text
+from jobs.logs.log_source import LogSource
 from jobs.models import Attempt
 from jobs.rest.streaming import is_asgi, write_until_disconnect
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobs.core.display_text import CONTROL_CHARACTERS, ESCAPE_SEQUENCES
-from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, log_files, storage
 from jobs.logs.log_files import LogNotCreated, LogReadError, NewlineScan
+from jobs.logs.log_source import LogSource
 from jobs.logs.storage import StorageUnresponsive
 
 __all__ = [

@@ -6,8 +6,8 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
-from jobs.core.log_source import LogSource
 from jobs.logs.job_log import TAIL_BYTES, LogFile, decode_log_text
+from jobs.logs.log_source import LogSource
 
 MAX_CHUNK_LINES = 500  # a page keeps several chunks, and lines may be very short
 LINES_BEFORE = 40  # shown before a requested line

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from jobs.core.log_source import LogSource
 from jobs.logs.job_log import CHUNK_BYTES, LogFile, decode_log_text
 from jobs.logs.log_chunks import line_number_at, line_start_before
+from jobs.logs.log_source import LogSource
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 MAX_HITS = 200

@@ -30,12 +30,12 @@ from jobs.core.lifecycle import (
     node_badge,
     node_condition,
 )
-from jobs.core.log_source import LogSource
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
 from jobs.core.slurm_notation import BadNotation, parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
 from jobs.logs import allowed_paths
 from jobs.logs.allowed_paths import PathNotAllowed
+from jobs.logs.log_source import LogSource
 from jobs.models.people import SLUG
 
 SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay

@@ -18,10 +18,10 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
-from jobs.actions import bulk_jobs
 from jobs.actions import saved_views as saved_view_actions
-from jobs.actions.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
-from jobs.actions.bulk_jobs import MAX_BULK_JOBS
+from jobs.actions.bulk import bulk_jobs
+from jobs.actions.bulk.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
+from jobs.actions.bulk.bulk_jobs import MAX_BULK_JOBS
 from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest, read_priority
 from jobs.actions.journal import Author
 from jobs.core.display_text import strip_control_characters

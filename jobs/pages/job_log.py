@@ -15,10 +15,10 @@ from django.urls import reverse
 from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
-from jobs.core.log_source import LogSource
 from jobs.logs import job_log, log_chunks, log_search
 from jobs.logs.log_chunks import LogChunk
 from jobs.logs.log_search import LineFilter, LogRow, SearchHits
+from jobs.logs.log_source import LogSource
 from jobs.models import Attempt, Job
 from jobs.pages.job_tabs import LOG
 from jobs.pages.jobs import JOB_FRAGMENTS, job_context, visible_job

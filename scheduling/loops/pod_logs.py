@@ -29,10 +29,10 @@ from itertools import accumulate
 from django.conf import settings
 
 from jobs.actions.outcomes import mark_logs_complete
-from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, copied_log, storage
 from jobs.logs.copied_log import CopyPosition, LogPositionChanged
 from jobs.logs.job_log import LogReadError
+from jobs.logs.log_source import LogSource
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import Backend, BackendError, LogUpdate, RequestRejected
 from scheduling.clusters import circuit_breaker

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ import redis
 from psycopg.conninfo import conninfo_to_dict
 
 from acmeweb.common.env import read_file
-from acmeweb.services import postgres
+from acmeweb.services import parent_guard, postgres
 from acmeweb.services.supervisor import SupervisorUnavailable
 from tests.acceptance.instance import Instance
 from tests.chaos import proxy as answers
@@ -158,6 +159,27 @@ def kill_cluster(site: Site, cluster: StormCluster, dice: Random) -> bool:
     return cluster.kill(dice)
 
 
+# A busy machine
+
+
+def busy(count: int, seconds: tuple[float, float]) -> Strike:
+    """Run processes beside everything else that only compute. They end if the storm is killed."""
+
+    def strike(site: Site, dice: Random) -> bool:
+        words = [sys.executable, "-c", "while True: pass"]
+        command = parent_guard.guarded_command(words, stop="KILL", parent=os.getpid())
+        loops = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(count)]
+        try:
+            site.over.wait(dice.uniform(*seconds))
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+        return True
+
+    return strike
+
+
 # Full disks
 
 
@@ -292,6 +314,13 @@ GENERAL = (
         name="stopped",
         sentence="the process that holds the lease is frozen until another one has taken it",
         strike=freeze_lease_holder,
+        lasting=True,
+        quick=False,
+    ),
+    Fault(
+        name="busy",
+        sentence="the machine is short of CPU for a minute: sixteen processes compute",
+        strike=busy(16, (45, 75)),
         lasting=True,
         quick=False,
     ),

@@ -15,8 +15,8 @@ from failures.models import Diagnosis
 from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import AttemptEnd
 from jobs.core.lifecycle import State
-from jobs.core.log_source import LogSource
 from jobs.logs import allowed_paths, copied_log, job_log
+from jobs.logs.log_source import LogSource
 from jobs.models import Attempt, Cluster, clock
 from scheduling.backends.base import ClusterUnreachable, LogUpdate, RequestRejected
 from scheduling.backends.kubernetes.backend import KUBERNETES_TRAITS

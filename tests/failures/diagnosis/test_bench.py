@@ -66,7 +66,7 @@ def test_generated_log_ends_with_its_failure(bench: ModuleType) -> None:
 
 
 def test_leave_one_out_prints_verdicts_without_the_deciding_signature(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import log_variants as variants
+    from bench.logs import variants
 
     torn = {"id": "torn", "root_cause": "CheckpointCorrupt", "log": "RuntimeError: PytorchStreamReader failed"}
     silent = {"id": "silent", "root_cause": "NodeFailure", "log": "Warning  NodeNotReady  pod/llm-7b-worker-3"}
@@ -84,7 +84,7 @@ def test_leave_one_out_prints_verdicts_without_the_deciding_signature(capsys: py
 
 
 def test_variants_that_change_the_label_are_counted() -> None:
-    from bench import log_variants as variants
+    from bench.logs import variants
 
     row = {"id": "one", "root_cause": "KeyError", "evidence_line": "KeyError: 'loss'"}
     row["log"] = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'loss'"

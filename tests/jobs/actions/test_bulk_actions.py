@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError
 
-from jobs.actions import bulk_actions
 from jobs.actions import jobs as job_actions
+from jobs.actions.bulk import bulk_actions
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest
 from jobs.core.lifecycle import State
 from jobs.models import BulkAction, BulkActionState, Event, Job, Membership, TeamRole, Token, clock

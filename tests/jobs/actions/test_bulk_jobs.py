@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.actions import bulk_jobs
+from jobs.actions.bulk import bulk_jobs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest
 from jobs.core.lifecycle import Flag, State
 from jobs.models import ClusterCommand, Event, HoldKind, Job, TeamRole

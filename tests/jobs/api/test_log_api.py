@@ -13,7 +13,7 @@ from jobs.actions.jobs import AttemptEnd
 from jobs.actions.journal import SYNC
 from jobs.api.log_stream import LogStreamMiddleware, LogStreamRequest, LogStreamTiming, follow_log
 from jobs.core.lifecycle import State
-from jobs.core.log_source import LogSource
+from jobs.logs.log_source import LogSource
 from jobs.models import Attempt, Cluster, clock
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from jobs.core.log_source import LogSource
 from jobs.logs import job_log
 from jobs.logs.job_log import LogReadError, LogStream, decode_log_text, tail
+from jobs.logs.log_source import LogSource
 
 
 @pytest.fixture

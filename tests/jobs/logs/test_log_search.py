@@ -7,9 +7,9 @@ import random
 import pytest
 from django.test import Client
 
-from jobs.core.log_source import LogSource
 from jobs.logs import log_chunks, log_search
 from jobs.logs.log_search import LineFilter
+from jobs.logs.log_source import LogSource
 from jobs.models import TeamRole
 from tests import make
 

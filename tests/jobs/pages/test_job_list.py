@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.actions import bulk_actions
+from jobs.actions.bulk import bulk_actions
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, BulkAction, Event, HoldKind, Job, TeamRole, clock
 from jobs.pages import job_list

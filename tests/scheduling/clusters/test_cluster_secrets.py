@@ -10,8 +10,8 @@ from socket import create_server
 import pytest
 
 from failures.actions import checkpoint_listing
-from jobs.core.log_source import LogSource
 from jobs.logs import job_log
+from jobs.logs.log_source import LogSource
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions
 from scheduling.actions.clusters import ClusterError

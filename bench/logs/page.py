@@ -1,4 +1,4 @@
-"""The page of a 200 MB log: time to show its end, its middle, and to search it. `python bench/log_page.py`
+"""The page of a 200 MB log: time to show its end, its middle, and to search it. `python bench/logs/page.py`
 
 Measures the reading, from the open file to the lines of the template; the rest of a request costs as much as on any
 page. For comparison, in the same run: reading the whole file, as an editor or `cat` would.
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
-from jobs.core.log_source import LogSource
 from jobs.logs import log_chunks, log_search
+from jobs.logs.log_source import LogSource
 
 MEGABYTES, TIMING_ROUNDS = 200, 9
 STEP_LINE = b"[rank%d]: 2026-11-21 12:00:%02d step %07d | loss 2.3142 | lr 3.0e-04 | grad norm 0.81 | 1.25 s a step\n"

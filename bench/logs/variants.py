@@ -1,6 +1,6 @@
 """How often the diagnosis changes its answer if a log changes but its meaning does not.
 
-    python bench/log_variants.py LABELED.jsonl... [--leave-out]
+    python bench/logs/variants.py LABELED.jsonl... [--leave-out]
 
 Each log with a right diagnosis is diagnosed again with the prefixes of launchers and collectors, between the lines of
 other ranks, before and after launcher output, and cut to the evidence. A diagnosis that is then neither the label nor
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.diagnosis import acceptable_labels, read_labeled_logs
 from failures.diagnosis.engine import diagnose_text

@@ -17,7 +17,8 @@ from datetime import datetime
 
 from django.db import DatabaseError, transaction
 
-from jobs.actions import bulk_jobs, wake
+from jobs.actions import wake
+from jobs.actions.bulk import bulk_jobs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest
 from jobs.actions.journal import Author
 from jobs.models import BulkAction, TokenScope

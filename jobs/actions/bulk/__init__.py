@@ -1,0 +1,1 @@
+"""Actions of users on many jobs at once."""
