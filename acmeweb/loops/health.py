@@ -80,7 +80,7 @@ class Health:
             return [f"No loop has run for {_minutes(youngest)}: nothing here is current. Are the workers running?"]
         more = len(late) - MAX_SENTENCES
         sentences = [row.sentence for row in late[:MAX_SENTENCES]]
-        return [*sentences, f"{format_count(more, 'other loop')} late."] if more > 0 else sentences
+        return [*sentences, f"{format_count(more, 'other loop')} late: see Health."] if more > 0 else sentences
 
 
 def _minutes(age: timedelta) -> str:

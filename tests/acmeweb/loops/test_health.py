@@ -81,7 +81,7 @@ def test_many_late_loops_become_a_few_sentences(cluster):
     for name in list(ALL_LOOPS)[:8]:
         age(name, 600)
 
-    assert len(sentences()) == 4 and sentences()[-1] == "5 other loops late."
+    assert len(sentences()) == 4 and sentences()[-1] == "5 other loops late: see Health."
 
 
 def test_workers_that_do_not_run_are_one_sentence(cluster):
