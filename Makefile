@@ -1,11 +1,13 @@
 # The two main commands are `make up` and `make test`; both run the set-up first, which costs nothing the second time.
 #   make up        starts everything; DEMO=0 without the demo, ACME_PORT=9000 on another port (variables: .env.example)
 #   make test      runs the tests; ARGS="-k leash -x" is passed to pytest
+#   make pure      runs the tests that need no database on another Python: ON=/path/to/python3.13
 #   make coverage  measures the branch coverage of the pure modules
 #   make compiled  compiles the engine's hot modules and waits for it; `make up` does this in the background
 #   PYTHON=/path/to/python3.12 selects the interpreter for .venv
 
 PYTHON =
+ON =
 ARGS =
 SEED =
 UPGRADE =
@@ -14,7 +16,7 @@ PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/cluster tests/back
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup up compiled test coverage chaos lint map lock secrets clean
+.PHONY: setup up compiled test pure coverage chaos lint map lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -29,6 +31,14 @@ compiled: setup
 
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# On another Python, in an environment that is deleted afterwards
+pure: setup
+	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && export UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=1 && \
+	.venv/bin/uv venv --quiet --clear --python '$(ON)' "$$home" && export VIRTUAL_ENV="$$home" && \
+	.venv/bin/uv pip sync --quiet --require-hashes requirements-dev.lock && \
+	.venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client && \
+	ACME_COMPILED=0 "$$home/bin/python" -m pytest -q -n 2 -p tests.without_database $(PURE_TESTS)
 
 # Branch coverage of the pure modules, by the tests that need no database
 coverage: setup

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jobs.logs import job_log
+from jobs.logs import job_log, storage
 from jobs.logs.job_log import LogReadError, LogStream, decode_log_text, tail
 from jobs.logs.log_source import LogSource
 
@@ -86,17 +86,17 @@ def test_cluster_without_log_directory_is_reported():
         tail(LogSource("", "a.log"))
 
 
-def test_no_descriptor_is_left_open(root):
+def test_reader_leaves_no_descriptor_open(root):
     write(root / "job" / "a.log")
     (root / "b.log").symlink_to("nowhere")
-    before = len(os.listdir("/proc/self/fd"))
+    before = storage.call(str(root), os.listdir, "/proc/self/fd")
 
     tail(LogSource(str(root), "job/a.log"))
     for path in ("b.log", "job", "missing/a.log", "job/a.log/x"):
         with pytest.raises(LogReadError):
             tail(LogSource(str(root), path))
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert storage.call(str(root), os.listdir, "/proc/self/fd") == before
 
 
 @pytest.mark.parametrize(
