@@ -189,7 +189,7 @@ EMAIL_USE_SSL, EMAIL_USE_TLS = bool(_mail and _mail.scheme == "smtps"), bool(_ma
 EMAIL_PORT = (_mail.port if _mail else None) or (465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25)
 EMAIL_HOST_USER = unquote((_mail.username if _mail else None) or "")
 EMAIL_HOST_PASSWORD = unquote((_mail.password if _mail else None) or "")
-EMAIL_TIMEOUT = 30
+EMAIL_TIMEOUT = 10  # for each step of the conversation; less than the time limit of the loop that sends
 ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
 # Program that sets the clocks of GPUs when power approaches a budget (scheduling/clusters/clock_command.py)

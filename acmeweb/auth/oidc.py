@@ -35,8 +35,8 @@ from django.utils.crypto import constant_time_compare
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common import http_client
 from acmeweb.common.env import OidcSettings
-from acmeweb.common.http_client import prepare_call
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Identity, Team, TeamRole
@@ -96,11 +96,10 @@ class OidcProvider:
 
     def _send_request(self, method: str, address: str, **more: Any) -> Any:
         """Return the JSON of the answer. Redirects are not followed: the request contains our secret."""
-        prepare_call()
         try:
             with (
-                httpx.Client(timeout=PROVIDER_TIMEOUT_S) as client,
-                client.stream(method, address, **more) as answer,
+                http_client.new_client() as client,
+                client.stream(method, address, timeout=PROVIDER_TIMEOUT_S, **more) as answer,
             ):
                 return json.loads(limited_body(answer.raise_for_status()))
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:

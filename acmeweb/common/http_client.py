@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
+from urllib.request import getproxies
 
 import httpcore
 import httpx
@@ -153,7 +154,8 @@ class HttpClient:
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request.
+    """httpx over a connection pool whose timeouts are points in time: the "deadline" extension of each request. Without
+    one, httpx's timeout is the time for the whole request.
 
     While other threads wait for responses, `close` leaves all connections open; the last of these threads closes them.
     A descriptor that one thread closes can become a pipe or a database connection at once, and OpenSSL in the other
@@ -185,7 +187,7 @@ class DeadlineTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         prepare_call()
-        at = request.extensions["deadline"]
+        at = request.extensions.get("deadline") or time.monotonic() + request.extensions["timeout"]["read"]
         url = httpcore.URL(
             scheme=request.url.raw_scheme,
             host=request.url.raw_host,
@@ -229,6 +231,14 @@ class DeadlineTransport(httpx.BaseTransport):
             if self._open_requests or not self._closed:
                 return
         self._pool.close()
+
+
+def new_client() -> httpx.Client:
+    """A client for servers that the environment names, with its proxies and certificates. The timeout of a request is
+    one for the whole request; behind a proxy it is httpx's own, for each read."""
+    if {"http", "https", "all"}.intersection(getproxies()):
+        return httpx.Client(event_hooks={"request": [lambda _: prepare_call()]})
+    return httpx.Client(transport=DeadlineTransport(ssl_context=httpx.create_ssl_context()))
 
 
 def copy_of_socket(plain: socket.socket) -> socket.socket:

@@ -30,6 +30,7 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_recovery
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, State
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
@@ -46,7 +47,7 @@ SYMPTOM_CONFIDENCE = 0.9  # measured: no step for three times the longest usual 
 INCIDENT_LOCK_KEY = 0x0E11  # class id of the lock per cluster, for pg_advisory_xact_lock
 
 
-class FailureStateConflict(Exception):
+class FailureStateConflict(SkipsRow):
     """The row was changed by another user or worker; the message says how."""
 
 

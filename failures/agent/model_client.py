@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 
-from acmeweb.common.http_client import prepare_call
 from failures.agent import answers, masking, prompts
 from failures.agent.answers import MalformedAnswer, ModelVote, VoteResult
 from failures.agent.prompts import Precedent
@@ -143,7 +142,6 @@ class Agent:
         until = self.clock() + timeout_s
         headers = {"Authorization": f"Bearer {self.endpoint.key}"} if self.endpoint.key else {}
         url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
-        prepare_call()
         try:
             with self.client.stream("POST", url, json=body, headers=headers, timeout=timeout_s) as response:
                 data = self._read_body(response, until)

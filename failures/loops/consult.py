@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-import httpx
 from django.db.models import Q
 
+from acmeweb.common import http_client
 from failures.actions import rules as rule_actions
 from failures.agent.answers import MalformedAnswer
 from failures.agent.endpoint_settings import endpoint_from_settings
@@ -45,7 +45,7 @@ def consult_once(now: datetime, endpoint: ModelEndpoint | None = None) -> int:
     if row is None or not rule_actions.claim_model_request(row, settings.model, now):
         return 0
     hosts = frozenset(row.attempt.job.cluster.nodes.values_list("name", flat=True)[:10_000])
-    with httpx.Client() as client:
+    with http_client.new_client() as client:
         agent = Agent(settings, client)
         outcome = agent.failure(row.bundle_text, precedents(row), hosts)
         rule_actions.record_opinion(row, outcome, clock.now())

@@ -24,6 +24,7 @@ from failures.actions.incidents import FailureStateConflict
 from failures.models import Diagnosis
 from failures.queries import diagnose_attempt
 from failures.queries.diagnose_attempt import AttemptVerdict
+from jobs.actions.one_row import ORDINARY_ERRORS
 from jobs.logs.job_log import LogNotCreated, StorageUnresponsive
 from jobs.models import clock
 
@@ -68,7 +69,8 @@ def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: Bu
         log.info("%s", conflict)
         return False
     except Exception as error:
-        log.exception("The log of %s could not be read", row.attempt)
+        is_unexpected = not isinstance(error, ORDINARY_ERRORS)
+        log.error("The log of %s could not be read: %s", row.attempt, error, exc_info=is_unexpected)
         incident_actions.postpone_diagnosis(
             row, f"{type(error).__name__}: {error}", now + timedelta(seconds=5 * row.tries)
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-import httpx
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
+from acmeweb.common import http_client
 from failures.agent import endpoint_settings
 from failures.agent.answers import VoteResult
 from failures.agent.model_client import Agent, ModelEndpoint
@@ -46,6 +46,6 @@ def _test_model(endpoint: ModelEndpoint) -> ModelTestResult:
         endpoint, votes=1, call_s=min(endpoint.call_s, MAX_CALL_S), budget_s=min(endpoint.budget_s, MAX_CALL_S)
     )
     began = time.monotonic()
-    with httpx.Client() as client:
+    with http_client.new_client() as client:
         outcome = Agent(single_vote, client).failure(EXAMPLE_BUNDLE)
     return ModelTestResult(outcome=outcome, seconds=time.monotonic() - began)

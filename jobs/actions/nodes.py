@@ -16,6 +16,7 @@ from acmeweb.common import live
 from jobs.actions import journal, stop
 from jobs.actions.journal import Author
 from jobs.core.slurm_notation import format_count
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import (
     NODE_COMMANDS,
     Allocation,
@@ -32,7 +33,7 @@ from jobs.models import (
 NODE_TEST_INTERVAL = timedelta(minutes=1)
 
 
-class NodeError(Exception):
+class NodeError(SkipsRow):
     """The action does not fit the node. The message is a sentence."""
 
 

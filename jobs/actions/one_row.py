@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 from django.db import DatabaseError
 
-from jobs.actions.jobs import JobError
 from jobs.core.lifecycle import ForbiddenTransition
 from jobs.core.turn_errors import EndsTurn, SkipsRow
 
 log = logging.getLogger(__name__)
+
+ORDINARY_ERRORS = (ForbiddenTransition, DatabaseError, SkipsRow)  # they need no traceback
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def skip_row_on_error(subject: object) -> Iterator[None]:
     """Log errors of one row instead of raising them."""
     try:
         yield
-    except (JobError, ForbiddenTransition, DatabaseError, SkipsRow) as error:
+    except ORDINARY_ERRORS as error:
         log.warning("%s was skipped; retrying in the next turn: %s", subject, error)
     except EndsTurn:
         raise

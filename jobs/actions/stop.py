@@ -24,10 +24,11 @@ from jobs.actions.journal import Author
 from jobs.core.lifecycle import Flag, State
 from jobs.core.preemption_contract import CHECKPOINT_TOLERANCE, Preemptability
 from jobs.core.slurm_notation import CheckpointSignal, parse_signal
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode, Job, Node, clock
 
 
-class JobError(Exception):
+class JobError(SkipsRow):
     """An action on a job failed and has changed nothing."""
 
 

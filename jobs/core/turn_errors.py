@@ -8,7 +8,8 @@ class EndsTurn(Exception):
 
 
 class SkipsRow(Exception):
-    """The error concerns one row only. The next turn retries the row."""
+    """An ordinary reason not to process one row now: it waits for something, it was changed meanwhile, or the action
+    does not fit its state. The message says why. The next turn retries the row."""
 
 
 class TimeLimitExceeded(BaseException):

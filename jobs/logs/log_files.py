@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from errno import ELOOP, ENOTDIR
 from pathlib import PurePosixPath
 
+from jobs.core.turn_errors import SkipsRow
 from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed
 
 SCAN_BLOCK_BYTES = 1 << 20
 
 
-class LogReadError(Exception):
+class LogReadError(SkipsRow):
     """The log cannot be shown. The message is a sentence for the page."""
 
 

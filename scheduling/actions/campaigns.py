@@ -28,6 +28,7 @@ from jobs.core.parsing import InvalidField
 from jobs.core.public_id import public_id
 from jobs.core.slurm_notation import format_count
 from jobs.core.spec import JobSpec, check_fits_cluster
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import Cluster, ClusterMode, Node, Team, bulk_copy
 from scheduling.evaluation import job_output
 from scheduling.evaluation.campaign_requests import MAX_EVALUATIONS, CampaignSpec, SuiteSpec
@@ -56,7 +57,7 @@ class EvaluationError(Exception):
     pass
 
 
-class CampaignStateConflict(EvaluationError):
+class CampaignStateConflict(EvaluationError, SkipsRow):
     pass
 
 

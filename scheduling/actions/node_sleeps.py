@@ -17,6 +17,7 @@ from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import NodeFlag
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import POWER_COMMANDS, Cluster, ClusterCommand, ClusterCommandKind, DrainMode, Node
 from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.models import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeSleep, NodeSleepState
@@ -26,7 +27,7 @@ NO_WAKE_CAUSE = "NodeDidNotWake"  # the root cause of incidents
 UNDER_WAY = (NodeSleepState.REQUESTED, NodeSleepState.ASLEEP)
 
 
-class SleepError(Exception):
+class SleepError(SkipsRow):
     """The action does not fit the sleep. The message is a sentence without its period."""
 
 

@@ -15,6 +15,7 @@ from django.db.models.functions import Greatest
 from acmeweb.common import live
 from jobs.actions import journal
 from jobs.actions.journal import Author
+from jobs.core.turn_errors import SkipsRow
 from jobs.models import Allocation, Attempt, Cluster, ClusterMode, Event, NodeClock
 from scheduling.clusters.node_clocks import missing_means
 from scheduling.models import PowerBudget, PowerCap, PowerCapMode
@@ -26,7 +27,7 @@ CAPPER = Author(by="power caps")
 MAX_ERROR_LENGTH = 2_000
 
 
-class PowerCapError(Exception):
+class PowerCapError(SkipsRow):
     """The action does not fit the budget. The message is a sentence without its period."""
 
 

@@ -71,10 +71,7 @@ def coordinate_campaigns_once(now: datetime) -> int:
     sent = 0
     for campaign in rows.select_related("cluster", "team", "suite", "user").order_by("id"):
         with skip_row_on_error(campaign):
-            try:
-                sent += coordinate_campaign_once(campaign, now)
-            except CampaignStateConflict as conflict:
-                log.info("%s; retrying in the next turn", conflict)
+            sent += coordinate_campaign_once(campaign, now)
     return sent
 
 
@@ -141,10 +138,9 @@ def _follow_trial(campaign: Campaign, trial: Trial, now: datetime) -> None:
     elif job.state == State.PENDING:
         _check_waiting_trial(campaign, trial, now)
     elif ended or trial.log_read_at is None or now - trial.log_read_at >= LOG_READ_INTERVAL:
-        try:
-            output = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
-        except StorageUnresponsive:
-            return  # the next turn retries
+        output = read_job_output(job, trial.nonce, FINAL_LOG_TAIL_BYTES if ended else RUNNING_LOG_TAIL_BYTES)
+        if output is None:
+            return
         campaign_actions.record_trial_output(
             campaign, trial, output.parts, now
         ) if campaign.state in OPEN_CAMPAIGN_STATES else None
@@ -182,17 +178,18 @@ def _discard_missing_copy(trial: Trial, output: JobOutput, now: datetime) -> boo
     return True
 
 
-def read_job_output(job: Job, nonce: str, most: int) -> JobOutput:
-    """Return what the job has reported in its log. Raises StorageUnresponsive."""
+def read_job_output(job: Job, nonce: str, most: int) -> JobOutput | None:
+    """Return what the job has reported in its log. None if that is not known yet: the end of the log is still being
+    copied, or its storage does not respond. The next turn asks again."""
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None:
         return JobOutput()
     if attempt.log_pending and attempt.ended_at:
-        raise StorageUnresponsive(f"The end of the log of {attempt} is still being copied.")
+        return None
     try:
         tail = job_log.tail(job.cluster.log_source(attempt.log_path), most)
     except StorageUnresponsive:
-        raise
+        return None
     except LogReadError as error:
         return JobOutput(failed=str(error) if job.state == State.COMPLETED else "")
     return job_output.parse_job_output(tail.text.split("\n"), nonce)

@@ -65,9 +65,7 @@ def check_rules_once(now: datetime, limits: TurnLimits = TurnLimits()) -> int:
         with skip_row_on_error(rule):
             try:
                 started += check_rule(rule, now, limits)
-            except CampaignStateConflict as conflict:
-                log.info("%s; retrying in the next turn", conflict)
-            except EndsTurn:
+            except (EndsTurn, CampaignStateConflict):
                 raise
             except Exception as error:
                 _record_rule_error(rule, error, now)

@@ -45,6 +45,7 @@ from jobs.actions import recovery as recovery_actions
 from jobs.actions import stop
 from jobs.actions.jobs import JobError
 from jobs.actions.nodes import NodeError
+from jobs.actions.one_row import ORDINARY_ERRORS
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import State
 from jobs.core.slurm_notation import format_count
@@ -134,8 +135,9 @@ def _decide_row(row: Diagnosis | Anomaly, now: datetime) -> bool:
         if row.attempt is not None:
             decision = _limit_to_possible(row.attempt, decision)
         return decision_actions.record_decision(row, inputs, decision, now) is not None
-    except Exception:
-        log.exception("no recovery decision could be made for %s", row)  # the turns end the job's wait for recovery
+    except Exception as error:  # the turns end the job's wait for recovery
+        is_unexpected = not isinstance(error, ORDINARY_ERRORS)
+        log.error("no recovery decision could be made for %s: %s", row, error, exc_info=is_unexpected)
         return False
 
 
@@ -162,7 +164,7 @@ def _carry_out_isolated(decision: Decision, now: datetime) -> bool:
         log.info("%s was not carried out: %s", claimed, conflict)
         return False
     except Exception as error:
-        log.exception("%s could not be carried out", claimed)
+        log.error("%s could not be carried out: %s", claimed, error, exc_info=not isinstance(error, ORDINARY_ERRORS))
         message = f"{type(error).__name__}: {error}"[:1000]
         if decision_actions.count_error(claimed) >= MAX_STEP_ERRORS:
             decision_actions.finish_decision(claimed, DecisionState.FAILED, message, now)

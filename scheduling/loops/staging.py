@@ -20,7 +20,6 @@ from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import FINAL_STATES
 from jobs.models import ClusterMode
 from scheduling.actions import staging as staging_actions
-from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.loops.campaigns import FINAL_LOG_TAIL_BYTES, read_job_output
 from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, Evaluation, Staging, StagingState, Trial
 
@@ -33,10 +32,7 @@ def advance_stagings_once(now: datetime) -> int:
     moved = 0
     for row in there.select_related("job__cluster", "removal__cluster", "team", "cluster").order_by("id"):
         with skip_row_on_error(row):
-            try:
-                moved += STAGING_STEPS[StagingState(row.state)](row, now)
-            except CampaignStateConflict as conflict:
-                log.info("%s", conflict)
+            moved += STAGING_STEPS[StagingState(row.state)](row, now)
     return moved
 
 
@@ -44,6 +40,8 @@ def _check_copy_job(row: Staging, now: datetime) -> bool:
     if row.job.state not in FINAL_STATES:
         return False
     output = read_job_output(row.job, row.nonce, FINAL_LOG_TAIL_BYTES)
+    if output is None:
+        return False
     if output.gb is not None:
         staging_actions.mark_staging_ready(row, gb=output.gb, took_s=output.at_s, now=now)
     else:
@@ -76,6 +74,8 @@ def _check_removal_job(row: Staging, now: datetime) -> bool:
     if row.removal.state not in FINAL_STATES:
         return False
     output = read_job_output(row.removal, row.nonce, FINAL_LOG_TAIL_BYTES)
+    if output is None:
+        return False
     why = (
         ""
         if output.removed

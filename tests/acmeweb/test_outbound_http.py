@@ -12,7 +12,7 @@ import pytest
 from django.db import connections, transaction
 
 from acmeweb.common import outbound_http
-from acmeweb.common.http_client import HttpClient, RequestDeadline
+from acmeweb.common.http_client import HttpClient, RequestDeadline, new_client
 from acmeweb.common.outbound_http import ForbiddenUrl, check_url
 from jobs.models import Team
 from tests.backends import hostile
@@ -170,6 +170,33 @@ def test_name_that_cannot_be_resolved_is_a_failed_connection():
 
     with pytest.raises(httpx.ConnectError, match=r"hook.example.org cannot be resolved"):
         outbound_http.post("http://hook.example.org/", b"{}", {}, resolve=nobody)
+
+
+# --- servers that the environment names
+
+
+@pytest.fixture
+def without_proxies(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize("conversation", [hostile.trickling_headers, hostile.trickling])
+def test_timeout_of_a_new_client_is_one_for_the_whole_request(without_proxies, conversation):
+    with serving(conversation) as address, new_client() as client, pytest.raises(httpx.ReadTimeout):
+        client.get(address, timeout=0.3)
+
+
+def test_new_client_uses_the_proxy_of_the_environment(without_proxies, monkeypatch):
+    received = []
+
+    with serving(answering("204 No Content", received)) as address:
+        monkeypatch.setenv("HTTP_PROXY", address)
+        with new_client() as client:
+            assert client.get("http://provider.example/x").status_code == 204
+
+    assert received[0].startswith("GET http://provider.example/x ")
 
 
 # --- the database

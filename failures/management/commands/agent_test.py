@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
 from django.core.management.base import BaseCommand, CommandError
 
+from acmeweb.common import http_client
 from failures.agent.endpoint_settings import endpoint_from_settings
 from failures.agent.model_client import Agent
 
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         if not endpoint.configured:
             raise CommandError("No model is configured. Set ACME_AGENT_URL and ACME_AGENT_MODEL.")
         began = time.monotonic()
-        with httpx.Client() as client:
+        with http_client.new_client() as client:
             outcome = Agent(endpoint, client).failure(EXAMPLE_BUNDLE)
         seconds = time.monotonic() - began
         for error in outcome.errors:

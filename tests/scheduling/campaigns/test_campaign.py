@@ -167,6 +167,22 @@ def test_campaigns_of_a_team_share_a_copy_and_the_last_removes_it(played, staged
     assert first.pk != second.pk
 
 
+def test_copy_whose_log_is_still_being_copied_waits_without_a_log_line(played, staged, caplog):
+    campaign(played.cluster, of=staged)
+    played.turn()
+    (copy,) = played.waiting()
+    played.run(copy)
+    copy.attempts.update(log_pending=True)
+
+    played.turn()
+    waiting = Staging.objects.get().state
+    copy.attempts.update(log_pending=False)
+    played.turn()
+
+    assert (waiting, Staging.objects.get().state) == ("COPYING", "READY")
+    assert caplog.records == []
+
+
 def test_another_team_gets_a_copy_of_its_own(played, staged):
     other = suite("core", team=make.team("alignment", ada="researcher"), stage_root="/dev/shm/models")
     campaign(played.cluster, of=staged)

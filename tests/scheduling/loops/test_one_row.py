@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 from django.db import DatabaseError
 
-from jobs.actions.jobs import JobError
+from failures.actions.incidents import FailureStateConflict
+from jobs.actions.jobs import JobError, JobStateChanged
+from jobs.actions.nodes import NodeError
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.parsing import InvalidField
 from jobs.core.turn_errors import TimeLimitExceeded
-from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestRejected
+from jobs.logs.storage import StorageUnresponsive
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.actions.node_sleeps import SleepError
+from scheduling.actions.power_caps import PowerCapError
+from scheduling.backends.base import ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
 from scheduling.loops.turn import LeaseLost
 
 
@@ -33,6 +39,36 @@ def test_an_error_in_one_row_is_logged_with_its_name_and_the_next_row_is_process
             done.append(row)
 
     assert done == ["second"] and "first was skipped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobStateChanged("x"),
+        NodeError("x"),
+        StorageUnresponsive("x"),
+        FailureStateConflict("x"),
+        CampaignStateConflict("x"),
+        SleepError("x"),
+        PowerCapError("x"),
+        EvictionRefused("x"),
+        DatabaseError("x"),
+    ],
+)
+def test_waiting_refusals_and_conflicts_are_sentences_without_a_traceback(error, caplog):
+    with skip_row_on_error("first"):
+        raise error
+
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert record.getMessage() == "first was skipped; retrying in the next turn: x"
+
+
+def test_unexpected_error_has_a_traceback(caplog):
+    with skip_row_on_error("first"):
+        raise KeyError("x")
+
+    assert caplog.records[0].exc_info is not None
 
 
 @pytest.mark.parametrize(
