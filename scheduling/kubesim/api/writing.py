@@ -11,11 +11,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from scheduling.kubesim.objects import JsonObject, ObjectKey, deep_copy, timestamp, value_at, with_condition
+from scheduling.kubesim.objects import (
+    JsonObject,
+    ObjectKey,
+    deep_copy,
+    labels_of,
+    timestamp,
+    value_at,
+    with_condition,
+)
 from scheduling.kubesim.store import ObjectStore
 
 from .defaults import quality_of_service, with_defaults
 from .errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
+from .pod_security import ENFORCE_LABEL, RESTRICTED, restricted_violations
 from .resources import NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
 from .served import STANDARD, ServedApi
 from .update_rules import update_errors, with_fixed_fields
@@ -123,7 +132,17 @@ class ObjectWriter:
             if found is None:
                 raise forbidden(PODS, pod["metadata"]["name"], f"no PriorityClass with name {name} was found")
             spec["priority"] = found.get("value", 0)
+        self._check_pod_security(pod)
         return pod
+
+    def _check_pod_security(self, pod: JsonObject) -> None:
+        """Namespaces that enforce "restricted". Version 1.20 had no such admission."""
+        namespace = self._store.get(ObjectKey(NAMESPACES, "", pod["metadata"]["namespace"])) or {}
+        if self._api.is_old or labels_of(namespace).get(ENFORCE_LABEL) != RESTRICTED:
+            return
+        if violations := restricted_violations(pod["spec"]):
+            why = f'violates PodSecurity "{RESTRICTED}:latest": {violations}'
+            raise forbidden(PODS, pod["metadata"]["name"], why)
 
     # Update
 

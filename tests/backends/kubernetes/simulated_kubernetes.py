@@ -35,8 +35,8 @@ def write_kubeconfig(path: Path, server: str, user: dict[str, str], authority: s
     return path
 
 
-def prepare(cluster: KubernetesProcess) -> Path:
+def prepare(cluster: KubernetesProcess, **labels: str) -> Path:
     """Create the namespace. Return a kubeconfig of the administrator."""
-    names = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    names = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
     cluster.call("POST", "/api/v1/namespaces", names)
     return write_kubeconfig(cluster.state / "acme.kubeconfig", cluster.address, {"token": cluster.token})
