@@ -27,7 +27,8 @@ COPY failures failures
 COPY scheduling scheduling
 COPY templates templates
 COPY static static
-RUN python -m compileall -q . && python manage.py prepare --static-only && chown -R acme:acme /var/lib/acme
+RUN python -m compileall -q . && python -m failures.diagnosis.tables && python manage.py prepare --static-only \
+    && chown -R acme:acme /var/lib/acme
 USER 10001:10001
 EXPOSE 8000
 # The largest part of an orderly stop is a worker that finishes its turn (50 s at most, usually one).

@@ -23,6 +23,7 @@ setup:
 	@PYTHON='$(PYTHON)' sh acmeweb/services/setup.sh
 
 up: setup
+	@.venv/bin/python -m failures.diagnosis.tables
 	@nice .venv/bin/python -m acmeweb.services.compile_engine >.venv/acme-engine.log 2>&1 </dev/null &
 	@.venv/bin/python manage.py up
 

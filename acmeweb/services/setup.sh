@@ -132,7 +132,6 @@ check_python "$PYTHON"
 check_disk
 make_venv "$PYTHON"
 install
-.venv/bin/python -m failures.diagnosis.tables || say "the failure signatures were not compiled; the first process that needs them compiles them"
 inputs .venv/bin/python >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say "done"

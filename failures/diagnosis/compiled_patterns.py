@@ -1,9 +1,9 @@
 """Compiled patterns on disk: compiling the signatures takes seconds, minutes on a busy machine; loading a millisecond.
 
-The set-up of an installation writes the files into its virtual environment. Without them, or after an edit of the
-signatures, the patterns are compiled by the first process that needs them and saved there or in the user's cache. A
-file is loaded only if nobody but this user and the owner of the program could have written it, because its content is
-used as machine tables. Vectorscan checks its checksum and the processor type.
+`make up` and the build of the image write the files into the virtual environment, before any program starts. Without
+them, the first process that needs the patterns compiles them and saves them there or in the user's cache. A file is
+loaded only if nobody but this user and the owner of the program could have written it, because its content is used as
+machine tables. Vectorscan checks its checksum and the processor type.
 """
 
 from __future__ import annotations

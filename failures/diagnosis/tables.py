@@ -1,7 +1,8 @@
 """The tables of the diagnosis, ready to be used:  python -m failures.diagnosis.tables
 
-The set-up runs this once, which compiles the patterns into files of the virtual environment. The parent of the workers
-calls `load_tables` before it forks: its children share the memory, and no task compiles within its time limit.
+`make up` and the build of the image run this, which compiles the patterns into files of the virtual environment. The
+parent of the workers calls `load_tables` before it forks: its children share the memory, and no task compiles within
+its time limit.
 """
 
 from __future__ import annotations

@@ -24,14 +24,24 @@ class JobGpuUse:
 
     public_id: str
     name: str
-    user: str
-    team: str
     kind: str
     gpus: int
     never_used: int  # number of its GPUs that were measured and idle in every interval
+    measured_h: float
+    idle_h: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamGpuUse:
+    """The GPU use of one user in one team in a period. `worst` are the jobs with the most idle GPU-hours."""
+
+    user: str
+    team: str
+    jobs: int
     held_h: float
     measured_h: float
     idle_h: float
+    worst: Sequence[JobGpuUse] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +70,9 @@ ADVICE_BY_KIND = {
 }
 
 
-def waste_per_user(uses: Iterable[JobGpuUse]) -> list[UserGpuWaste]:
+def waste_per_user(uses: Iterable[TeamGpuUse]) -> list[UserGpuWaste]:
     """The waste of each user, the most idle GPU-hours first."""
-    by_user: dict[str, list[JobGpuUse]] = defaultdict(list)
+    by_user: dict[str, list[TeamGpuUse]] = defaultdict(list)
     for use in uses:
         by_user[use.user].append(use)
     return sorted(
@@ -71,14 +81,14 @@ def waste_per_user(uses: Iterable[JobGpuUse]) -> list[UserGpuWaste]:
     )
 
 
-def _user_waste(user: str, uses: Sequence[JobGpuUse]) -> UserGpuWaste:
-    wasteful = sorted((use for use in uses if use.idle_h > 0), key=lambda use: (-use.idle_h, use.public_id))
+def _user_waste(user: str, uses: Sequence[TeamGpuUse]) -> UserGpuWaste:
+    wasteful = sorted((job for use in uses for job in use.worst), key=lambda job: (-job.idle_h, job.public_id))
     measured, idle = sum(use.measured_h for use in uses), sum(use.idle_h for use in uses)
     matters = idle >= MIN_IDLE_H and idle >= MIN_IDLE_SHARE * measured
     return UserGpuWaste(
         user=user,
         teams=sorted({use.team for use in uses}),
-        jobs=len(uses),
+        jobs=sum(use.jobs for use in uses),
         held_h=sum(use.held_h for use in uses),
         measured_h=measured,
         idle_h=idle,

@@ -21,9 +21,9 @@ from scheduling.power.energy_use import EnergyUse, total_use
 PART_OF_HOUR = """least(1, greatest(0, extract(epoch FROM least(over, %(until)s) - greatest(h.start, %(since)s))
   / greatest(extract(epoch FROM over - h.start), 1)))::float"""
 HOURS_SQL = """
-SELECT h.cluster_id, h.start, h.attempt_id, h.counter_j, h.power_j, h.estimate_j, h.host_j, h.gpu_s,
+SELECT h.*,
   coalesce(p.kwh_price, c.kwh_price) AS price, coalesce(p.co2_g_per_kwh, c.co2_g_per_kwh) AS co2, {part} AS part
-FROM jobs_energyhour h JOIN jobs_cluster c ON c.id = h.cluster_id
+FROM {hours} h JOIN jobs_cluster c ON c.id = h.cluster_id
 LEFT JOIN jobs_energyclock k ON k.cluster_id = h.cluster_id
 LEFT JOIN jobs_energyprice p ON p.cluster_id = h.cluster_id AND p.start = h.start
 CROSS JOIN LATERAL (SELECT least(h.start + interval '1 hour', greatest(k.counted_until, h.start)) AS over) AS e
@@ -32,15 +32,20 @@ CROSS JOIN LATERAL (SELECT least(h.start + interval '1 hour', greatest(k.counted
 SUMS = """sum(counter_j * part), sum(power_j * part), sum(estimate_j * part), sum(host_j * part), sum(gpu_s * part),
   CASE WHEN bool_and(price IS NOT NULL) THEN sum((counter_j + power_j + estimate_j + host_j) * part * price) END,
   CASE WHEN bool_and(co2 IS NOT NULL) THEN sum((counter_j + power_j + estimate_j + host_j) * part * co2) END"""
+# Hundreds of attempts have energy in one hour. Prices and parts are the same for all, so their energy is added up first
+HOURS_BY_OWNER = """(
+SELECT h.cluster_id, h.start, j.team_id, coalesce(j.kind, '') AS kind, sum(h.counter_j) AS counter_j,
+  sum(h.power_j) AS power_j, sum(h.estimate_j) AS estimate_j, sum(h.host_j) AS host_j, sum(h.gpu_s) AS gpu_s
+FROM jobs_energyhour h LEFT JOIN jobs_attempt a ON a.id = h.attempt_id LEFT JOIN jobs_job j ON j.id = a.job_id
+WHERE h.cluster_id = ANY(%(clusters)s) AND h.start > %(since)s - interval '1 hour' AND h.start < %(until)s
+GROUP BY 1, 2, 3, 4)"""
 PERIOD_SQL = f"""
-SELECT h.cluster_id, date_trunc('day', h.start, 'UTC'), j.team_id, coalesce(j.kind, ''), {SUMS}
-FROM ({HOURS_SQL.format(part=PART_OF_HOUR)}
-  WHERE h.cluster_id = ANY(%(clusters)s) AND h.start > %(since)s - interval '1 hour' AND h.start < %(until)s) AS h
-LEFT JOIN jobs_attempt a ON a.id = h.attempt_id LEFT JOIN jobs_job j ON j.id = a.job_id
-GROUP BY 1, 2, 3, 4
+SELECT cluster_id, date_trunc('day', start, 'UTC'), team_id, kind, {SUMS}
+FROM ({HOURS_SQL.format(hours=HOURS_BY_OWNER, part=PART_OF_HOUR)}) AS h GROUP BY 1, 2, 3, 4
 """  # noqa: S608 - constants
 ATTEMPTS_SQL = f"""
-SELECT attempt_id, {SUMS} FROM ({HOURS_SQL.format(part=1)} WHERE h.attempt_id = ANY(%(attempts)s)) AS h GROUP BY 1
+SELECT attempt_id, {SUMS}
+FROM ({HOURS_SQL.format(hours="jobs_energyhour", part=1)} WHERE h.attempt_id = ANY(%(attempts)s)) AS h GROUP BY 1
 """  # noqa: S608 - constants
 
 

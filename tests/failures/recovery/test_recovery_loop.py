@@ -191,6 +191,9 @@ def test_node_that_only_a_log_accuses_is_tested_and_reopened_if_it_passes(tmp_pa
     reopened = Node.objects.get(name="seren-001")
     assert (decision.drain, decision.test, test.nodes) == ([], ["seren-001"], ["seren-001"])
     assert "Only the job's log names a hardware fault; the node is tested before it is drained." in decision.con
+    assert decision_actions.decision_summary(decision).startswith(
+        "Restart elsewhere from step 200 while seren-001 is tested."
+    )
     assert not decision.steps.filter(kind=RecoveryStep.Kind.DRAINED).exists()
     assert (node.drain_requested, reopened.drain_requested) == (True, False)
     assert job_of(decision.attempt).state == "PENDING"

@@ -24,10 +24,16 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def use(**fields):
-    usual = {"public_id": "j1", "name": "train", "user": "ada", "team": "pretraining", "kind": "pretrain", "gpus": 8}
-    sizes = {"never_used": 0, "held_h": 80.0, "measured_h": 80.0, "idle_h": 0.0}
-    return waste.JobGpuUse(**usual | sizes | fields)
+def job_use(**fields):
+    usual = {"public_id": "j1", "name": "train", "kind": "pretrain", "gpus": 8}
+    return waste.JobGpuUse(**usual | {"never_used": 0, "measured_h": 80.0, "idle_h": 0.0} | fields)
+
+
+def use(user="ada", team="pretraining", held_h=80.0, **fields):
+    """The use of one user with one job."""
+    job = job_use(**fields)
+    sizes = {"jobs": 1, "held_h": held_h, "measured_h": job.measured_h, "idle_h": job.idle_h}
+    return waste.TeamGpuUse(user=user, team=team, worst=[job] if job.idle_h else [], **sizes)
 
 
 # --- periods
@@ -176,7 +182,7 @@ def test_little_waste_gets_no_advice(idle, measured):
     ],
 )
 def test_advice_matches_the_measurements(fields, said):
-    assert said in waste.advice(use(idle_h=20, **fields))
+    assert said in waste.advice(job_use(idle_h=20, **fields))
 
 
 @pytest.mark.parametrize("idle, measured, advised", [(1.0, 10.0, True), (0.99, 9.0, False), (1.0, 10.1, False)])
@@ -249,8 +255,13 @@ def test_gpus_below_the_threshold_are_idle_while_held(held):
     measured("seren-001", [90, 0, 1, 4.9, 0, 0, 0, 0], held)
 
     ada = found("ada", held)["ada"]
-    assert (ada.gpus, ada.never_used) == (4, 3)
-    assert (ada.held_h, ada.measured_h, ada.idle_h) == (pytest.approx(16), pytest.approx(16), pytest.approx(12))
+    assert [(job.gpus, job.never_used, job.idle_h) for job in ada.worst] == [(4, 3, pytest.approx(12))]
+    assert (ada.jobs, ada.held_h, ada.measured_h, ada.idle_h) == (
+        1,
+        pytest.approx(16),
+        pytest.approx(16),
+        pytest.approx(12),
+    )
 
 
 def test_gaps_and_missing_values_are_neither_used_nor_idle(held):
@@ -265,6 +276,37 @@ def test_longer_periods_are_read_by_the_hour(held):
     measured("seren-001", [0] * 8, on_the_hour, hours=10, resolution=Resolution.HOUR)
 
     assert found("ada", held, back=72)["ada"].idle_h == pytest.approx(12)  # only whole hours within the four
+
+
+def test_use_of_several_jobs_is_added_up_and_the_most_idle_come_first(held):
+    for number in range(1, 6):  # one GPU each for as many hours, the newest of which is not over
+        one = make.running(
+            make.job(by="ada", gpus_per_node=1, name=f"number {number}"), on=["seren-003"], gpus=(number,)
+        )
+        Job.objects.filter(pk=one.job_id).update(submitted_at=held - 9 * HOUR)
+        Attempt.objects.filter(pk=one.pk).update(promised_at=held - number * HOUR)
+        Allocation.objects.filter(attempt=one).update(held_at=held - number * HOUR)
+    measured("seren-003", [0] * 8, held)
+
+    ada = found("ada", held)["ada"]
+
+    assert [job.name for job in ada.worst] == ["number 5", "number 4", "number 3"]
+    assert (ada.jobs, ada.held_h, ada.idle_h) == (6, pytest.approx(16 + 15), pytest.approx(15))
+
+
+def test_gpus_held_for_less_than_an_interval_are_held_and_not_measured(held):
+    Allocation.objects.update(released_at=held - 2 * HOUR, held_at=held - 2 * HOUR - timedelta(minutes=30))
+    measured("seren-001", [0] * 8, held.replace(minute=0), hours=10, resolution=Resolution.HOUR)
+
+    ada = found("ada", held, back=72)["ada"]
+
+    assert (ada.jobs, ada.held_h, ada.measured_h, ada.worst) == (1, pytest.approx(2), 0, [])
+
+
+def test_user_of_a_job_submitted_outside_acme_is_the_one_of_the_cluster(held):
+    Job.objects.filter(user=make.user("ada")).update(foreign_id="77", foreign_user="ada.l")
+
+    assert set(found("ada", held)) == {"ada.l"}
 
 
 def test_users_see_their_teams_and_operators_see_all(held):
