@@ -6,7 +6,7 @@ import time
 
 from celery import shared_task
 
-from jobs.actions import bulk_actions
+from jobs.actions.bulk import background
 from jobs.models import clock
 
 RUN_S = 30.0  # a message may not stay unacknowledged for long
@@ -16,7 +16,7 @@ RUN_S = 30.0  # a message may not stay unacknowledged for long
 def run_bulk_actions() -> int:
     """Perform bulk actions. What is left after 30 seconds is left to the next run."""
     end = time.monotonic() + RUN_S
-    batches = bulk_actions.run_bulk_actions_once(clock.now, lambda: time.monotonic() >= end)
-    if batches and bulk_actions.has_unfinished_bulk_actions():
+    batches = background.run_bulk_actions_once(clock.now, lambda: time.monotonic() >= end)
+    if batches and background.has_unfinished_bulk_actions():
         run_bulk_actions.apply_async()
     return batches

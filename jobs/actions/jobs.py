@@ -40,10 +40,10 @@ from jobs.actions.stop import ask_for_checkpoint as ask_for_checkpoint
 from jobs.actions.stop import preempt as preempt
 from jobs.actions.stop import requeue as requeue
 from jobs.actions.submit import submit as submit
-from jobs.actions.waiting import cancel_waiting_jobs
-from jobs.actions.waiting import hold as hold
-from jobs.actions.waiting import release as release
-from jobs.actions.waiting import set_priority as set_priority
+from jobs.actions.waiting.changes import cancel_waiting_jobs
+from jobs.actions.waiting.changes import hold as hold
+from jobs.actions.waiting.changes import release as release
+from jobs.actions.waiting.changes import set_priority as set_priority
 from jobs.core import attempt_end, lifecycle
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.hostlist import compress, expand

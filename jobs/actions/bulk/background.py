@@ -19,7 +19,8 @@ from datetime import datetime
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import DatabaseError, transaction
 
-from jobs.actions import bulk_jobs, wake
+from jobs.actions import wake
+from jobs.actions.bulk.apply import apply_to_jobs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest
 from jobs.actions.journal import Author
 from jobs.models import BulkAction, TokenScope
@@ -101,7 +102,7 @@ def _advance(row: BulkAction, now: datetime, size: int) -> None:
     batch = row.job_keys[row.position : row.position + size]
     author = Author.from_user(row.user, row.request_id, row.source)
     request = JobActionRequest(author=author, why=row.why, priority=row.priority)
-    results = bulk_jobs.apply_to_jobs(JOB_ACTIONS[row.action], batch, request, _caller(row), dry=False)
+    results = apply_to_jobs(JOB_ACTIONS[row.action], batch, request, _caller(row), dry=False)
     refused = [{"id": result.job.public_id, "error": result.error} for result in results if result.error]
     row.position += len(batch)
     row.refused += len(refused)

@@ -1,0 +1,1 @@
+"""One action on many jobs, at once or in the background."""
