@@ -7,5 +7,7 @@ class AcmeWebConfig(AppConfig):
     def ready(self) -> None:
         # Processes that only send tasks need the broker's address too
         from acmeweb import celery, database_times  # noqa: F401
+        from acmeweb.auth import login_events
 
+        login_events.connect()
         database_times.use_fast_time_loader_in_new_connections()
