@@ -20,6 +20,7 @@ REFERENCE_PREFIX = "#/components/schemas/"
 TEXT_EXAMPLES = {
     "text/plain": "step 12000 | loss 2.31 | 4.2 s\n",
     "text/event-stream": 'event: start\ndata: {"attempt": 1, "offset": 0}\n\nid: 31\ndata: step 12000 | loss 2.31\n\n',
+    "application/x-ndjson": '{"id":90211,"at":"2026-01-31T12:00:00Z","type":"login.succeeded","by":"ada"}\n',
     "text/csv": "root_cause,num,gpu_hours_lost\nNVLinkError,14,49.0\n",
 }
 

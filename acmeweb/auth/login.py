@@ -14,6 +14,7 @@ from django.http import HttpResponse
 from django.urls import reverse_lazy
 
 from acmeweb.auth.login_limits import LoginForm, OldPasswordForm, retry_after_seconds
+from jobs.actions import audit
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 
@@ -59,6 +60,7 @@ class ChangePasswordView(views.PasswordChangeView):
                 self.request.user, author=Author.of(self.request), why="The password was changed."
             )
             message += f" Tokens revoked: {revoked}."
+        audit.record_password_change(Author.of(self.request))
         messages.success(self.request, message)
         return response
 

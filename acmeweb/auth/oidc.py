@@ -35,6 +35,7 @@ from django.utils.crypto import constant_time_compare
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.auth.login_events import record_refused_sign_in
 from acmeweb.common import http_client
 from acmeweb.common.env import OidcSettings
 from jobs.actions import tokens as token_actions
@@ -170,13 +171,21 @@ def finish_sign_in(request: HttpRequest) -> HttpResponse:
         redirect_uri = request.build_absolute_uri(reverse("oidc-back"))
         raw = provider.exchange_code(request.GET.get("code", ""), entry["verifier"], redirect_uri)
         claims = verified_claims(provider, raw, entry["nonce"])
-        user = sign_in_user(provider.config, claims, request)
+        user = _sign_in_or_record_refusal(provider.config, claims, request)
     except SignInError as why:
         return _redirect_to_login(request, why)
     login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
     request.session[ID_TOKEN_SESSION_KEY] = raw
     safe = url_has_allowed_host_and_scheme(entry["next"], {request.get_host()}, require_https=request.is_secure())
     return redirect(entry["next"] if safe else settings.LOGIN_REDIRECT_URL)
+
+
+def _sign_in_or_record_refusal(config: OidcSettings, claims: Mapping[str, Any], request: HttpRequest) -> Any:
+    try:
+        return sign_in_user(config, claims, request)
+    except SignInError as why:
+        record_refused_sign_in(request, str(claims.get(config.username_claim, "")), str(why))
+        raise
 
 
 def _take_pending_login(request: HttpRequest) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import slow_steps_once
 from failures.loops.stacks import stacks_once
 from failures.loops.watch import watch_once
-from jobs.actions.bulk.bulk_actions import run_bulk_actions_once
+from jobs.actions.bulk.background import run_bulk_actions_once
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, clock
 from scheduling.backends import power_page, telemetry

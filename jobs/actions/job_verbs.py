@@ -16,10 +16,10 @@ from django.db.models import Q
 from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
-from jobs.actions.bulk import waiting
 from jobs.actions.journal import Author
 from jobs.actions.stop import request_stops
 from jobs.actions.submit import submit
+from jobs.actions.waiting.changes import hold_jobs, release_jobs, set_priorities
 from jobs.core import parsing
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, Flag, ForbiddenTransition, State
@@ -128,15 +128,15 @@ def available_job_actions(job: Job, caller: Caller) -> list[JobAction]:
 
 
 def _hold(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
-    return waiting.hold_jobs(jobs, author=request.author, why=request.why, operator=operator)
+    return hold_jobs(jobs, author=request.author, why=request.why, operator=operator)
 
 
 def _release(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
-    return waiting.release_jobs(jobs, author=request.author, why=request.why, operator=operator)
+    return release_jobs(jobs, author=request.author, why=request.why, operator=operator)
 
 
 def _set_priority(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:
-    return waiting.set_priorities(jobs, request.priority, author=request.author, why=request.why)
+    return set_priorities(jobs, request.priority, author=request.author, why=request.why)
 
 
 def _requeue(jobs: Sequence[Job], request: JobActionRequest, operator: bool) -> JobErrors:

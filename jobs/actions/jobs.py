@@ -21,10 +21,6 @@ from django.db import connection, transaction
 
 from acmeweb.common import live
 from jobs.actions import journal, promise
-from jobs.actions.bulk.waiting import cancel_waiting_jobs
-from jobs.actions.bulk.waiting import hold as hold
-from jobs.actions.bulk.waiting import release as release
-from jobs.actions.bulk.waiting import set_priority as set_priority
 from jobs.actions.journal import SYNC, Author
 from jobs.actions.promise import GpuCorrection as GpuCorrection
 from jobs.actions.promise import NodeGpus as NodeGpus
@@ -44,6 +40,10 @@ from jobs.actions.stop import ask_for_checkpoint as ask_for_checkpoint
 from jobs.actions.stop import preempt as preempt
 from jobs.actions.stop import requeue as requeue
 from jobs.actions.submit import submit as submit
+from jobs.actions.waiting.changes import cancel_waiting_jobs
+from jobs.actions.waiting.changes import hold as hold
+from jobs.actions.waiting.changes import release as release
+from jobs.actions.waiting.changes import set_priority as set_priority
 from jobs.core import attempt_end, lifecycle
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.hostlist import compress, expand

@@ -20,7 +20,7 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 from jobs.actions import submit as submit_actions
 from jobs.actions import wake
 from jobs.actions.journal import Author
-from jobs.actions.waiting_limits import refuse_too_many_waiting
+from jobs.actions.waiting.limits import refuse_too_many_waiting
 from jobs.core import deadlines, parsing
 from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
 from jobs.core.spec import ClusterShape, InvalidField, JobSpec, parse, refuse_dependency_cycle, refuse_priority

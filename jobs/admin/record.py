@@ -14,6 +14,7 @@ from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 
 from jobs.admin import formatting
+from jobs.admin.audit import AuditedAdmin
 
 
 class CappedPaginator(Paginator):
@@ -35,7 +36,7 @@ class CappedPaginator(Paginator):
         return self.object_list.order_by().values("pk")[: self.cap + 1].count()
 
 
-class AcmeAdmin(admin.ModelAdmin):
+class AcmeAdmin(AuditedAdmin):
     """Adds the style sheet for badges and a date drill-down without a full table scan."""
 
     list_per_page = 50

@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.admin import formatting
+from jobs.admin.audit import AuditedAdmin
 from jobs.admin.people import MembershipInline
 from jobs.admin.record import ProtectedHistoryMixin, RecordAdmin
 from jobs.models import Identity
@@ -35,7 +36,7 @@ class ResetPasswordForm(AdminPasswordChangeForm):
 
 
 @admin.register(User)
-class UserAdmin(ProtectedHistoryMixin, DjangoUserAdmin):
+class UserAdmin(ProtectedHistoryMixin, AuditedAdmin, DjangoUserAdmin):
     history = ("acme_jobs", "acme_tokens")
     list_display = (*DjangoUserAdmin.list_display, "is_active", "in_teams")
     list_filter = (*DjangoUserAdmin.list_filter, "teams")

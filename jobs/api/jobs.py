@@ -11,9 +11,9 @@ from django.db.models import QuerySet
 from rest_framework.response import Response
 
 from jobs.actions import job_verbs, submissions
-from jobs.actions.bulk import bulk_jobs
-from jobs.actions.bulk.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
-from jobs.actions.bulk.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
+from jobs.actions.bulk import apply
+from jobs.actions.bulk.apply import MAX_BULK_JOBS, BulkJobResult
+from jobs.actions.bulk.background import MAX_BACKGROUND_JOBS, start_bulk_action
 from jobs.actions.job_verbs import JobActionRequest, perform_job_action, read_priority
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
@@ -291,13 +291,13 @@ class BulkJobActions(ActionEndpoint):
             rows, errors = self._jobs_by_ids(body["ids"], action)
         else:
             rows, errors = self._jobs_by_filter(body["filter"]).filter(action.changeable), {}
-        keys = bulk_jobs.oldest_keys(rows, MAX_BACKGROUND_JOBS)
+        keys = apply.oldest_keys(rows, MAX_BACKGROUND_JOBS)
         if len(keys) > MAX_BACKGROUND_JOBS:
             raise InvalidRequestField("filter", f"more than {MAX_BACKGROUND_JOBS} jobs match; give more filters")
         request = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
         if len(keys) > MAX_BULK_JOBS and not dry:
             return self._start_in_background(action, keys, request)
-        results = bulk_jobs.apply_to_jobs(action, keys[:MAX_BULK_JOBS], request, self.caller, dry=dry)
+        results = apply.apply_to_jobs(action, keys[:MAX_BULK_JOBS], request, self.caller, dry=dry)
         outcomes = [_action_result(result) for result in results]
         outcomes += [{"id": id, "succeeded": False, "error": error} for id, error in errors.items()]
         done = sum(1 for outcome in outcomes if outcome["succeeded"])
@@ -320,7 +320,7 @@ class BulkJobActions(ActionEndpoint):
     def _jobs_by_ids(self, ids: list[str], action: job_verbs.JobAction) -> tuple[QuerySet[Job], dict[str, str]]:
         """The jobs to change, and why there are none for some of the ids."""
         visible = self.caller.jobs()
-        rows = bulk_jobs.jobs_by_id(visible, ids, action)
+        rows = apply.jobs_by_id(visible, ids, action)
         arrays = visible.filter(array_id__in=[id for id in ids if id]).order_by()
         single = set(visible.filter(public_id__in=ids).values_list("public_id", flat=True))
         known = single.union(arrays.values_list("array_id", flat=True).distinct())

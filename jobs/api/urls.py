@@ -1,6 +1,17 @@
 from django.urls import path, register_converter
 
-from jobs.api import clusters, job_metrics, jobs, logs, maintenance, nodes, progress, progress_series, saved_views
+from jobs.api import (
+    clusters,
+    events,
+    job_metrics,
+    jobs,
+    logs,
+    maintenance,
+    nodes,
+    progress,
+    progress_series,
+    saved_views,
+)
 
 
 class PublicId:
@@ -20,6 +31,7 @@ register_converter(PublicId, "public_id")
 register_converter(NodeName, "node_name")
 
 urlpatterns = [
+    path("events/export/", events.EventExport.as_view()),
     path("me/", clusters.Me.as_view()),
     path("clusters/<slug:name>/maintenance/", maintenance.Maintenances.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/", maintenance.OneMaintenance.as_view()),

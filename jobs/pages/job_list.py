@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from django.contrib import messages
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
@@ -19,9 +18,9 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
 from jobs.actions import saved_views as saved_view_actions
-from jobs.actions.bulk import bulk_jobs
-from jobs.actions.bulk.bulk_actions import MAX_BACKGROUND_JOBS, start_bulk_action
-from jobs.actions.bulk.bulk_jobs import MAX_BULK_JOBS
+from jobs.actions.bulk import apply
+from jobs.actions.bulk.apply import MAX_BULK_JOBS
+from jobs.actions.bulk.background import MAX_BACKGROUND_JOBS, start_bulk_action
 from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest, read_priority
 from jobs.actions.journal import Author
 from jobs.core.display_text import strip_control_characters
@@ -32,7 +31,7 @@ from jobs.models.permissions import Caller
 from jobs.pages import saved_views
 from jobs.queries import job_arrays, loss_lines
 from jobs.queries.job_order import DEFAULT_JOB_SORT, JobOrder
-from jobs.rest.streaming import is_asgi
+from jobs.rest.streaming import is_asgi, read_in_threads
 from jobs.web import job_filters, job_forms
 from jobs.web.job_filters import JobListFilters
 from jobs.web.list_table import TableColumn, TableSpec, largest_first, read_table
@@ -168,7 +167,7 @@ def export_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     clusters = dict(Cluster.objects.values_list("pk", "name"))
     matches = job_filters.filtered_jobs(request.user, selection).with_list_columns()
     pieces = _csv_chunks(matches, JobOrder(selection.sort), clusters)
-    chunks = _read_in_threads(pieces) if is_asgi(request) else pieces
+    chunks = read_in_threads(pieces) if is_asgi(request) else pieces
     response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     return response
@@ -181,18 +180,6 @@ def _csv_chunks(jobs: QuerySet[Job], order: JobOrder, clusters: Mapping[int, str
     while rows := order.rows_after(jobs, place, CSV_CHUNK_ROWS):
         place = order.position(rows[-1])
         yield _format_csv([_csv_row(job, clusters.get(job.cluster_id, ""), now) for job in rows])
-
-
-async def _read_in_threads(pieces: Iterator[str]) -> AsyncIterator[str]:
-    while piece := await asyncio.to_thread(_next_chunk, pieces):
-        yield piece
-
-
-def _next_chunk(pieces: Iterator[str]) -> str:
-    try:
-        return next(pieces, "")
-    finally:
-        connections.close_all()  # of this thread; the next chunk may run in another thread, or never
 
 
 def _csv_row(job: Job, cluster: str, now: Any) -> list[Any]:
@@ -241,8 +228,8 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
     ids = id_text.replace("\x00", " ").split()[: most + 1]
     use_filters = request.POST.get("all") == "1"
     matches = job_filters.filtered_jobs(request.user, selection)
-    rows = matches.filter(verb.changeable) if use_filters else bulk_jobs.jobs_by_id(caller.jobs(), ids, verb)
-    keys = bulk_jobs.oldest_keys(rows, MAX_BACKGROUND_JOBS)
+    rows = matches.filter(verb.changeable) if use_filters else apply.jobs_by_id(caller.jobs(), ids, verb)
+    keys = apply.oldest_keys(rows, MAX_BACKGROUND_JOBS)
     if not keys:
         messages.warning(request, "No jobs selected.")
         return redirect(back)
@@ -255,7 +242,7 @@ def bulk_job_action(request: HttpRequest, most: int = MAX_BULK_JOBS) -> HttpResp
         return _refused(request, f"Nothing was changed: {bad}.", back)
     if done and len(keys) > most:
         return _start_in_background(verb, keys, action, caller)
-    outcomes = bulk_jobs.apply_to_jobs(verb, keys[:most], action, caller, dry=not done)
+    outcomes = apply.apply_to_jobs(verb, keys[:most], action, caller, dry=not done)
     is_long = len(keys) > most
     context = {
         "now": clock.now(),

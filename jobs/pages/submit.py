@@ -18,7 +18,7 @@ from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.submissions import answer_deadline
 from jobs.actions.submit import SubmissionGroup, submit_in_transaction
-from jobs.actions.waiting_limits import refuse_too_many_waiting
+from jobs.actions.waiting.limits import refuse_too_many_waiting
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core import spec as job_spec

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
 
 
 def is_asgi(request: Any) -> bool:
     """Return whether an ASGI server handles this Django request, so that the response may stream asynchronously."""
     return isinstance(request, ASGIRequest)
+
+
+async def read_in_threads(pieces: Iterator[str]) -> AsyncIterator[str]:
+    """Yield the pieces, each made by queries in a thread."""
+    while piece := await asyncio.to_thread(_next_piece, pieces):
+        yield piece
+
+
+def _next_piece(pieces: Iterator[str]) -> str:
+    try:
+        return next(pieces, "")
+    finally:
+        connections.close_all()  # of this thread; the next piece may be made in another thread, or never
 
 
 async def write_until_disconnect(receive: Any, writing: Coroutine[Any, Any, None]) -> None:

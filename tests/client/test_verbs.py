@@ -20,7 +20,7 @@ from acme_client.cli import app
 from rich.console import Console
 from typer.testing import CliRunner
 
-from jobs.actions.bulk.bulk_actions import run_bulk_actions_once
+from jobs.actions.bulk.background import run_bulk_actions_once
 from jobs.models import HoldKind, Job, clock
 from tests.jobs.api import api_make as make
 

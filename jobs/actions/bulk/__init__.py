@@ -1,1 +1,1 @@
-"""Actions of users on many jobs at once."""
+"""One action on many jobs, at once or in the background."""

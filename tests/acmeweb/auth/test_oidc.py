@@ -337,6 +337,16 @@ def test_only_prepared_users_sign_in_if_new_users_are_refused(client, there, set
     assert user_of(client) == str(prepared.pk)
 
 
+def test_sign_in_that_is_refused_to_a_known_user_is_recorded(client, there):
+    get_user_model().objects.create_user("ada", password="a sentence nobody guesses")
+
+    sign_in(client, there)
+
+    event = Event.objects.get()
+    assert (event.type, event.by, event.source) == ("login.failed", "ada", "127.0.0.1")
+    assert "another sign-in" in event.why
+
+
 def test_deactivated_user_cannot_sign_in(client, there):
     sign_in(client, there)
     client.post("/logout/")

@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError
 
 from jobs.actions import jobs as job_actions
-from jobs.actions.bulk import bulk_actions
+from jobs.actions.bulk import background
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest
 from jobs.core.lifecycle import State
 from jobs.models import BulkAction, BulkActionState, Event, Job, Membership, TeamRole, Token, clock
@@ -27,12 +27,12 @@ def team():
 def start(jobs, action="cancel", **caller):
     request = JobActionRequest(author=make.author("ada"), why="Too many.")
     keys = [job.pk for job in jobs]
-    return bulk_actions.start_bulk_action(JOB_ACTIONS[action], keys, request, Caller(user=make.user("ada"), **caller))
+    return background.start_bulk_action(JOB_ACTIONS[action], keys, request, Caller(user=make.user("ada"), **caller))
 
 
 def run(batches=100, size=2):
     left = iter(range(batches))
-    return bulk_actions.run_bulk_actions_once(clock.now, lambda: next(left, None) is None, size)
+    return background.run_bulk_actions_once(clock.now, lambda: next(left, None) is None, size)
 
 
 def states():

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.actions.bulk import bulk_jobs
+from jobs.actions.bulk.apply import apply_to_jobs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest
 from jobs.core.lifecycle import Flag, State
 from jobs.models import ClusterCommand, Event, HoldKind, Job, TeamRole
@@ -24,7 +24,7 @@ def team():
 def apply(action, jobs, name="ada", dry=False, **fields):
     request = JobActionRequest(author=make.author(name), **fields)
     keys = [job.pk for job in jobs]
-    results = bulk_jobs.apply_to_jobs(JOB_ACTIONS[action], keys, request, Caller(user=make.user(name)), dry=dry)
+    results = apply_to_jobs(JOB_ACTIONS[action], keys, request, Caller(user=make.user(name)), dry=dry)
     return {result.job.pk: result.error for result in results}
 
 

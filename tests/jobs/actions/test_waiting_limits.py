@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from jobs.actions import waiting_limits
+from jobs.actions.waiting import limits as waiting_limits
 from jobs.api import submit_batch
 from jobs.api.submit_batch import BatchSubmission
 from jobs.core.lifecycle import State

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobs.actions import jobs as job_actions
-from jobs.actions.bulk.bulk_actions import run_bulk_actions_once
+from jobs.actions.bulk.background import run_bulk_actions_once
 from jobs.actions.journal import SYNC, Author
 from jobs.api.shapes import JOB
 from jobs.core.lifecycle import State

@@ -11,10 +11,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.actions.bulk import bulk_actions
+from jobs.actions.bulk import background
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, BulkAction, Event, HoldKind, Job, TeamRole, clock
 from jobs.pages import job_list
+from jobs.rest.streaming import read_in_threads
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -150,7 +151,7 @@ def test_a_job_name_is_not_a_formula_in_the_csv(name):
 
 
 async def test_an_asgi_server_gets_the_csv_in_chunks():
-    assert [piece async for piece in job_list._read_in_threads(iter(["JobID\r\n", "1\r\n"]))] == ["JobID\r\n", "1\r\n"]
+    assert [piece async for piece in read_in_threads(iter(["JobID\r\n", "1\r\n"]))] == ["JobID\r\n", "1\r\n"]
 
 
 # --- one verb on many
@@ -240,7 +241,7 @@ def test_an_action_on_many_jobs_is_confirmed_and_runs_in_the_background(rf, sele
     hidden = dict(re.findall(r'<input type="hidden" name="(\w+)"\s+value="([^"]*)">', preview))
     confirmed = sent(**hidden)
     page = browser().get(confirmed.url)
-    bulk_actions.run_bulk_actions_once(clock.now)
+    background.run_bulk_actions_once(clock.now)
     fragment = browser().get(confirmed.url, headers={"HX-Request": "true", "HX-Target": "section#bulk-action"})
 
     assert "3 jobs match." in preview and "Cancel" in preview

@@ -18,7 +18,7 @@ from datetime import datetime
 from django.db import DatabaseError, transaction
 
 from jobs.actions import wake
-from jobs.actions.bulk import bulk_jobs
+from jobs.actions.bulk.apply import apply_to_jobs
 from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest
 from jobs.actions.journal import Author
 from jobs.models import BulkAction, TokenScope
@@ -96,7 +96,7 @@ def _advance(row: BulkAction, now: datetime, size: int) -> None:
     batch = row.job_keys[row.position : row.position + size]
     author = Author.from_user(row.user, row.request_id, row.source)
     request = JobActionRequest(author=author, why=row.why, priority=row.priority)
-    results = bulk_jobs.apply_to_jobs(JOB_ACTIONS[row.action], batch, request, _caller(row), dry=False)
+    results = apply_to_jobs(JOB_ACTIONS[row.action], batch, request, _caller(row), dry=False)
     refused = [{"id": result.job.public_id, "error": result.error} for result in results if result.error]
     row.position += len(batch)
     row.refused += len(refused)
