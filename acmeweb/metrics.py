@@ -30,6 +30,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from acmeweb.auth.api_authentication import BearerTokenAuthentication
 from acmeweb.common import metrics_store
 from acmeweb.loops.health import backlogs, database_connections, read_health
+from acmeweb.updates.web_load import read_web_load
 from failures.models import Diagnosis, Incident, IncidentState
 from jobs.core.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, LatestProgress, LoopFailure, Node, ProgressSource, TokenScope, clock
@@ -215,6 +216,12 @@ def _loop_metrics(now: datetime) -> Iterator[Metric]:
     used, most = database_connections()
     yield GaugeMetricFamily("acme_database_connections", "Clients of the database server.", value=used)
     yield GaugeMetricFamily("acme_database_connections_limit", "Clients that it accepts.", value=most)
+    web = read_web_load()
+    yield GaugeMetricFamily("acme_web_sockets", "Open websockets of pages.", value=web.sockets)
+    help = "Connections that requests of the web processes use."
+    yield GaugeMetricFamily("acme_web_database_connections", help, value=web.connections)
+    help = "Requests that wait for a connection of their web process."
+    yield GaugeMetricFamily("acme_web_database_waiting", help, value=web.waiting)
 
 
 def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Metric]:

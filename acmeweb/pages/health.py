@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from acmeweb.loops.health import Health, backlogs, database_connections, read_health, recent_failures
+from acmeweb.updates.web_load import read_web_load
 from jobs.models import clock
 from jobs.web.page import render_page
 
@@ -42,6 +43,7 @@ def health_page(request: HttpRequest) -> HttpResponse:
         "failures": recent_failures(now) if _sees_errors(request) else None,
         "connections": used,
         "max_connections": most,
+        "web": read_web_load(),
     }
     return render_page(request, "health.html", context, {"health": "_health.html"})
 

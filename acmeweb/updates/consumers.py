@@ -23,7 +23,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.contrib.sessions.backends.db import SessionStore
 
-from acmeweb.updates import fragment_cache, subscriptions
+from acmeweb.updates import fragment_cache, subscriptions, web_load
 from failures.models import permissions as failure_permissions
 from jobs.models import Job, Team, TeamRole
 from scheduling.models import Campaign, Simulation
@@ -156,6 +156,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _recheck_session(self) -> None:
         while True:
             await asyncio.sleep(self.session_recheck_s)
+            await sync_to_async(web_load.reporter.report)(open_sockets.total())
             if not await self._is_still_logged_in():
                 await self.close(code=SIGNED_OUT)
                 return

@@ -1,5 +1,7 @@
 """What is late, on pages, in the API, in /readyz and in the metrics."""
 
+import json
+import time
 from datetime import timedelta
 
 import pytest
@@ -7,12 +9,15 @@ from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.test import Client
 
+from acmeweb.common import metrics_store
 from acmeweb.loops.health import late_loop_names, read_health
 from acmeweb.loops.process import add_missing_loops
 from acmeweb.loops.table import ALL_LOOPS
 from acmeweb.pages.health import shared_health
+from acmeweb.updates import web_load
 from jobs.models import Loop, LoopFailure, clock
 from tests import make
+from tests.acmeweb.test_metrics_store import needs_valkey
 from tests.jobs.api import api_make
 from tests.page_text import page_text
 
@@ -140,3 +145,27 @@ def test_command_fails_if_a_loop_is_late(cluster, capsys):
         call_command("health")
 
     assert late_loop_names(clock.now()) == ["recovery"]
+
+
+@needs_valkey
+def test_sockets_of_web_processes_are_added_up_until_they_are_old():
+    now = time.time()
+    row = {"at": now, "sockets": 3, "connections": 1, "max_connections": 8, "waiting": 0}
+    old = row | {"at": now - 2 * web_load.MAX_AGE_S}
+    figures = {"a:1": row, "a:2": row, "a:3": old}
+    metrics_store.valkey.ask(
+        [("DEL", web_load.PLACE), *(("HSET", web_load.PLACE, key, json.dumps(value)) for key, value in figures.items())]
+    )
+
+    assert web_load.read_web_load() == web_load.WebLoad(sockets=6, connections=2, max_connections=16)
+
+
+@needs_valkey
+def test_a_web_process_stores_its_figures_once_per_interval():
+    metrics_store.valkey.ask([("DEL", web_load.PLACE)])
+    reporter = web_load.LoadReporter()
+
+    reporter.report(3)
+    reporter.report(5)
+
+    assert web_load.read_web_load().sockets == 3

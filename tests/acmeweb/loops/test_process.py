@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.db import OperationalError, connection, transaction
 from acmeweb.loops import process
 from acmeweb.loops.process import LoopProcess
 from acmeweb.loops.table import ALL_LOOPS, GROUPS, LoopGroup, PeriodicLoop
+from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Loop, LoopFailure
 from tests import make
 
@@ -112,6 +114,25 @@ def test_a_time_limit_inside_a_transaction_ends_the_process_and_the_next_run_sta
     assert LoopFailure.objects.get().signature == "time limit"
     with transaction.atomic():
         assert Loop.objects.count() == 1
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=[group.name for group in GROUPS])
+@pytest.mark.django_db(transaction=True)
+def test_a_time_limit_inside_a_transaction_leaves_no_process_of_any_group_broken(group):
+    run = {"run": lambda now: raise_inside_a_transaction(), "run_of_cluster": None, "clusters": None}
+    broken = replace(group, loops=tuple(replace(loop, **run) for loop in group.loops))
+    for loop in broken.loops:
+        Loop.request(loop.name)
+
+        runner = LoopProcess(broken, wait=lambda seconds: None)
+
+        assert not runner.run(Loop.claim_due(runner.limits, "me"))
+        assert Loop.objects.get(name=loop.name).last_error and not connection.in_atomic_block
+
+
+def raise_inside_a_transaction():
+    transaction.atomic().__enter__()
+    raise TimeLimitExceeded
 
 
 @pytest.mark.django_db(transaction=True)
