@@ -72,6 +72,7 @@ def make_directories(dirs: InstanceDirectories) -> None:
             directory.chmod(0o755)
         for directory in (dirs.log, dirs.pod_logs):
             directory.chmod(0o750)
+        dirs.valkey.chmod(0o700)  # its file has the messages of all users
     except OSError as error:
         message = f"{error.filename} cannot be created ({error.strerror}). Choose another directory with ACME_VAR."
         raise CannotStart(message) from None

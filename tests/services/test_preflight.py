@@ -62,7 +62,7 @@ def test_directories_are_created_and_secrets_are_private(tmp_path):
 
     make_directories(place)
 
-    assert place.secrets.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (place.secrets, place.valkey)} == {0o700}
     assert place.log.stat().st_mode & 0o007 == 0
     assert place.run.is_dir() and place.log.is_dir()
 
