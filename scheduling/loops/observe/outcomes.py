@@ -13,6 +13,7 @@ Failure story     Each result is written by one guarded action: an attempt that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -39,6 +40,8 @@ from scheduling.core.outcomes import (
 )
 from scheduling.loops.observe.attempt_records import is_log_root_readable, read_attempt_files
 from scheduling.models import ClusterEndpoint
+
+log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS_PER_TURN = 200
 UNKNOWN_LOOK_BACK = timedelta(days=1)
@@ -68,10 +71,14 @@ def find_outcomes_once(cluster: Cluster, backend: Backend, now: datetime, *, aga
 def find_cluster_outcomes_once(
     cluster: Cluster, now: datetime, *, connect: Callable[[Cluster], Backend], again: bool = False
 ) -> int:
-    """The same over a new connection, unless the cluster does not respond."""
+    """The same over a new connection, unless the cluster does not respond; turns report that on its page."""
     if circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
         return 0
-    return find_outcomes_once(cluster, connect(cluster), now, again=again)
+    try:
+        return find_outcomes_once(cluster, connect(cluster), now, again=again)
+    except BackendError as error:
+        log.info("outcomes of cluster %s cannot be searched now: %s", cluster, error)
+        return 0
 
 
 def clusters_with_missing_attempts() -> list[int]:
