@@ -125,8 +125,10 @@ class KubernetesBackend:
         return ClusterListing((job for job in listing if job.key in keys), listing.unreadable)
 
     def find(self, key: str) -> BackendJob | None:
-        listing = self.current_jobs([key])
+        listing = self.jobs()
         ours = [job for job in listing if job.key == key]
+        if not ours:  # the events that show it may be late
+            ours = listing = self.current_jobs([key])
         if not ours and listing.hides_job("", key):
             raise ClusterUnreachable(f"{self._api.server}: an unreadable object may be the job with key {key}")
         return max(ours, key=lambda job: job.submitted_at or datetime.min.replace(tzinfo=UTC), default=None)

@@ -131,6 +131,9 @@ def test_gang_continues_on_other_nodes_after_its_kubelet_was_killed(
     kubernetes.start_api_server()
     once(lambda: Checkpoint.objects.filter(job=job, step__gte=40).exists(), "it goes on")
     assert Attempt.objects.get(job=job).ended_at is None
+    copied = Path(Attempt.objects.get(job=job).log_path)
+    both = {"0: iteration 10 | loss 1.0", "1: iteration 10 | loss 1.0"}  # a dead kubelet shows no output any more
+    once(lambda: copied.exists() and both <= set(copied.read_text().splitlines()), "output of both ranks is copied")
 
     victim, pid = ranks(job, 1)[1]
     os.kill(kubernetes.node_pid(victim), signal.SIGKILL)
@@ -150,7 +153,7 @@ def test_gang_continues_on_other_nodes_after_its_kubelet_was_killed(
     assert [line for line in log if line.startswith("0: iteration 1")] == list(
         dict.fromkeys(line for line in log if line.startswith("0: iteration 1"))
     )
-    assert {"0: iteration 10 | loss 1.0", "1: iteration 10 | loss 1.0"} <= set(log)
+    assert both <= set(log)
     assert any(line.startswith("acme: pod ") and victim in line for line in log), log[-10:]
     assert diagnose_text("\n".join(log)).root_cause == "NodeFailure"
     assert Incident.objects.get().subject == victim
