@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["submit", "triggers", "reads", "heartbeats"])
     parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs of the large history.")
     options = parser.parse_args()
-    with running(DEMO="0") as (instance, _):
+    unlimited = {f"ACME_MAX_WAITING_PER_{whose}": "0" for whose in ("USER", "TEAM")}
+    with running(DEMO="0", **unlimited) as (instance, _):
         try:
             figures = measure_parts(BenchInstance(instance), options)
         except SystemExit:

@@ -293,7 +293,8 @@ class BulkJobActions(ActionEndpoint):
             rows, errors = self._jobs_by_filter(body["filter"]).filter(action.changeable), {}
         keys = apply.oldest_keys(rows, MAX_BACKGROUND_JOBS)
         if len(keys) > MAX_BACKGROUND_JOBS:
-            raise InvalidRequestField("filter", f"more than {MAX_BACKGROUND_JOBS} jobs match; give more filters")
+            field = "ids" if "ids" in body else "filter"
+            raise InvalidRequestField(field, f"more than {MAX_BACKGROUND_JOBS} jobs match")
         request = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
         if len(keys) > MAX_BULK_JOBS and not dry:
             return self._start_in_background(action, keys, request)

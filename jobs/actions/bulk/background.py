@@ -6,7 +6,8 @@ What a run does   Takes one batch of each in turn, so that a large action does n
                   user and the token are checked again in each batch.
 Failure story     Killed anywhere: the open batch is rolled back, and the next run continues at the stored position. Two
                   workers: a locked row is left to the worker that has it. Run again after the end: nothing is eligible.
-                  A database error ends the run, and the next run repeats the batch; any other error ends the action.
+                  A database error rolls the batch back, and the next run repeats it; the other actions continue. Any
+                  other error ends the action.
 """
 
 from __future__ import annotations
@@ -52,13 +53,19 @@ def run_bulk_actions_once(
     clock: Callable[[], datetime], is_over: Callable[[], bool] = lambda: False, batch_size: int = BATCH_SIZE
 ) -> int:
     """Perform batches until no action is left for this worker or the time is over. Return the number of batches."""
-    batches = 0
+    batches, failed = 0, set[int]()
     while keys := list(BulkAction.objects.unfinished().order_by("id").values_list("pk", flat=True)):
         done = 0
         for key in keys:
             if is_over():
                 return batches
-            done += _run_batch(key, clock(), batch_size)
+            if key in failed:
+                continue
+            try:
+                done += _run_batch(key, clock(), batch_size)
+            except DatabaseError as error:
+                log.warning("bulk action %s was skipped; retrying in the next run: %s", key, error)
+                failed.add(key)
         batches += done
         # Other workers have locked the remaining ones
         if not done:

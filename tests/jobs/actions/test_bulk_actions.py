@@ -64,7 +64,7 @@ def test_the_next_run_continues_where_an_interrupted_one_stopped():
     row = start(make.jobs(*[{}] * 5))
 
     run(batches=1)
-    with failing_statement('INSERT INTO "jobs_event"', error=DatabaseError("gone")), pytest.raises(DatabaseError):
+    with failing_statement('INSERT INTO "jobs_event"', error=DatabaseError("gone")):
         run()
     assert states() == [State.CANCELLED] * 2 + [State.PENDING] * 3
     run()
@@ -122,6 +122,18 @@ def test_an_action_ends_with_the_rights_of_its_request(end):
     row.refresh_from_db()
     assert row.state == BulkActionState.FAILED and row.error and row.remaining == 1
     assert states() == [State.CANCELLED] * 2 + [State.PENDING]
+
+
+def test_a_database_error_of_one_action_does_not_stop_the_others():
+    failing, other = start(make.jobs({})), start(make.jobs({}, {}, {}))
+
+    with failing_statement('UPDATE "jobs_bulkaction"', failing.pk, error=DatabaseError("locked")):
+        run()
+    assert states() == [State.PENDING] + [State.CANCELLED] * 3
+    run()
+
+    failing.refresh_from_db(), other.refresh_from_db()
+    assert failing.state == other.state == BulkActionState.COMPLETED
 
 
 def test_an_internal_error_ends_one_action_and_not_the_others():
