@@ -33,13 +33,14 @@ compiled: setup
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# On another Python, in an environment that is deleted afterwards
+# On another Python, in an environment that is deleted afterwards. Without the contract tests, most of which wait
 pure: setup
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && export UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=1 && \
 	.venv/bin/uv venv --quiet --clear --python '$(ON)' "$$home" && export VIRTUAL_ENV="$$home" && \
 	.venv/bin/uv pip sync --quiet --require-hashes requirements-dev.lock && \
 	.venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client && \
-	ACME_COMPILED=0 "$$home/bin/python" -m pytest -q -n 2 -p tests.without_database $(PURE_TESTS)
+	ACME_COMPILED=0 "$$home/bin/python" -m pytest -q -n 2 --dist worksteal -p tests.without_database tests/client $(PURE_TESTS) \
+	    --deselect tests/backends/kubernetes/test_contract.py
 
 # Branch coverage of the pure modules, by the tests that need no database
 coverage: setup
