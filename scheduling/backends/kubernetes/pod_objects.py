@@ -31,9 +31,8 @@ from ..attempt_record import RECORD_VARIABLE
 from ..base import RequestRejected, SubmitRequest
 from .fields import mapping_at, require_text, texts_at
 from .ownership import INSTALLATION_LABEL, KEY_LABEL
-from .pod_limits import ROOT_ID
 from .pod_script import INDEX_VARIABLE, escape_references, grace_seconds, launcher_environment, pod_script
-from .pod_template import SHARED_MEMORY_PATH, SHARED_MEMORY_VOLUME, PodTemplate, Volume, mounted_volumes
+from .pod_template import ROOT_ID, SHARED_MEMORY_PATH, SHARED_MEMORY_VOLUME, PodTemplate, Volume, mounted_volumes
 
 NODES_ANNOTATION = "acme/nodes"  # JSON list of the nodes in rank order; on owners
 FAILS_IF_STOPPED_ANNOTATION = "acme/fails-if-stopped"  # on pods, since their script does (`pod_script`)

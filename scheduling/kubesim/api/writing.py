@@ -20,11 +20,11 @@ from scheduling.kubesim.objects import (
     value_at,
     with_condition,
 )
+from scheduling.kubesim.pod_security import ENFORCE_LABEL, RESTRICTED, restricted_violations
 from scheduling.kubesim.store import ObjectStore
 
 from .defaults import quality_of_service, with_defaults
 from .errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
-from .pod_security import ENFORCE_LABEL, RESTRICTED, restricted_violations
 from .resources import NAMESPACES, PODS, PRIORITY_CLASSES, ResourceType
 from .served import STANDARD, ServedApi
 from .update_rules import update_errors, with_fixed_fields

@@ -1,4 +1,4 @@
-"""Reports and the submit preview with the demo's history:  python bench/report_pages.py VAR [--rounds N] [--profile]
+"""Reports and the submit preview with the demo's history:  python bench/browser/report_pages.py VAR [--rounds N] [--profile]
 
 VAR is the ACME_VAR of a demo whose history is complete (`make up`, then wait two minutes). Its PostgreSQL and Valkey
 must run, the rest may be stopped: then nothing else needs the processor, and the ledger stays as it is. Requests are
@@ -24,7 +24,7 @@ from typing import Any
 
 import django
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
 GOALS_S = {"report of 30 days": 1.0, "report of 7 days": 0.5, "submit preview": 1.0}
