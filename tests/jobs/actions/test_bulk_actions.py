@@ -127,7 +127,7 @@ def test_an_action_ends_with_the_rights_of_its_request(end):
 def test_a_database_error_of_one_action_does_not_stop_the_others():
     failing, other = start(make.jobs({})), start(make.jobs({}, {}, {}))
 
-    with failing_statement('UPDATE "jobs_bulkaction"', failing.pk, error=DatabaseError("locked")):
+    with failing_statement('FROM "jobs_bulkaction"', "SKIP LOCKED", failing.pk, error=DatabaseError("gone")):
         run()
     assert states() == [State.PENDING] + [State.CANCELLED] * 3
     run()
