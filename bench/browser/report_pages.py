@@ -1,4 +1,6 @@
-"""Reports and the submit preview with the demo's history:  python bench/browser/report_pages.py VAR [--rounds N] [--profile]
+"""Reports and the submit preview with the demo's history.
+
+    python bench/browser/report_pages.py VAR [--rounds N] [--profile]
 
 VAR is the ACME_VAR of a demo whose history is complete (`make up`, then wait two minutes). Its PostgreSQL and Valkey
 must run, the rest may be stopped: then nothing else needs the processor, and the ledger stays as it is. Requests are
