@@ -31,7 +31,7 @@ LOOP_HEALTH = ResourceShape(
         "bound_s": number_field("The loop is late if its age exceeds this."),
         "took_s": number_field("Duration of the last run.", nullable=True),
         "delay_s": number_field("How much later than due the last run began.", nullable=True),
-        "last_error": text_field("Error of the last run. Empty: no error."),
+        "fails": boolean_field("Whether its last run ended with an error."),
         "effect": text_field("What follows if the loop is late."),
     },
 )
@@ -47,7 +47,7 @@ HEALTH = ResourceShape(
     "Health",
     {
         "at": datetime_field(),
-        "status": text_field("late if any loop is late.", choices=["ok", "late"]),
+        "status": text_field("late: some loops are late; down: no loop runs.", choices=["ok", "late", "down"]),
         "sentences": text_list_field("One sentence per loop that is late: what, since when, and what that means."),
         "loops": nested_list_field(LOOP_HEALTH),
         "backlogs": nested_list_field(BACKLOG, "What waits for a loop or a worker."),
@@ -69,8 +69,8 @@ class HealthEndpoint(ApiEndpoint):
         return Response(
             {
                 "at": health.at,
-                "status": "late" if health.late else "ok",
-                "sentences": [row.sentence for row in health.late],
+                "status": health.status,
+                "sentences": health.sentences(),
                 "loops": [_loop(row) for row in health.loops],
                 "backlogs": [_backlog(row) for row in backlogs(health.at)],
             }
@@ -86,7 +86,7 @@ def _loop(row: LoopHealth) -> dict[str, Any]:
         "bound_s": row.loop.bound.total_seconds(),
         "took_s": row.took.total_seconds() if row.took is not None else None,
         "delay_s": row.delay.total_seconds() if row.delay is not None else None,
-        "last_error": row.last_error,
+        "fails": row.fails,
         "effect": row.loop.effect,
     }
 

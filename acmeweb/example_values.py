@@ -50,9 +50,8 @@ VALUES: dict[str, Any] = {
     "oldest_s": 240.0,
     "Backlog.kind": "diagnoses",
     "Health.status": "late",
-    "sentences": ["Recovery has not run for 4 min: failed jobs wait for their restart."],
+    "sentences": ["Recovery has not finished for 4 min: failed jobs wait for their restart."],
     "LoopHealth.cluster": "",
-    "LoopHealth.last_error": "",
     # jobs
     "id": JOB,
     "job": JOB,

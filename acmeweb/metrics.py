@@ -188,7 +188,7 @@ def _turn_durations() -> Metric:
 
 
 def _loop_metrics(now: datetime) -> Iterator[Metric]:
-    """How late the loops are, what failed in them, and what waits. A loop that fails ages too, so alert on the age."""
+    """How late the loops are, what failed in them, and what waits. The age also grows while a loop fails."""
     rows = [((row.loop.name, row.cluster), row) for row in read_health(now).loops]
     labels = ("loop", "cluster")
     help = "Seconds since the last run of the loop without an error."
@@ -198,10 +198,10 @@ def _loop_metrics(now: datetime) -> Iterator[Metric]:
     yield _gauge("acme_loop_bound_seconds", help, labels, bounds)
     help = "Duration of the last run."
     durations = [(to, row.took.total_seconds()) for to, row in rows if row.took is not None]
-    yield _gauge("acme_loop_duration_seconds", help, labels, durations)
+    yield _gauge("acme_loop_last_duration_seconds", help, labels, durations)
     help = "How much later than due the last run began."
     delays = [(to, row.delay.total_seconds()) for to, row in rows if row.delay is not None]
-    yield _gauge("acme_loop_delay_seconds", help, labels, delays)
+    yield _gauge("acme_loop_last_delay_seconds", help, labels, delays)
     errors = CounterMetricFamily("acme_loop_errors", "Errors that the loop logged.", labels=labels)
     counts = LoopFailure.objects.values_list("loop__name", "loop__cluster__name").annotate(total=Sum("count"))
     for name, cluster, total in counts.order_by("loop__name", "loop__cluster__name"):
@@ -221,7 +221,7 @@ def _loop_metrics(now: datetime) -> Iterator[Metric]:
     help = "Connections that requests of the web processes use."
     yield GaugeMetricFamily("acme_web_database_connections", help, value=web.connections)
     help = "Requests that wait for a connection of their web process."
-    yield GaugeMetricFamily("acme_web_database_waiting", help, value=web.waiting)
+    yield GaugeMetricFamily("acme_web_database_waiting_requests", help, value=web.waiting)
 
 
 def _contact_metrics(clusters: Sequence[Cluster], now: datetime) -> Iterator[Metric]:

@@ -142,7 +142,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A turn of a loop takes seconds. The broker redelivers a message only after the longest task is surely dead.
+# The broker redelivers a message only after the longest task that may be redelivered is surely dead.
 CELERY_TASK_SOFT_TIME_LIMIT = 50
 CELERY_TASK_TIME_LIMIT = 60
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -151,7 +151,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
     "socket_timeout": 10,
     "socket_connect_timeout": 2,
-    "max_retries": 0,  # do not wait for an unavailable broker: the next tick comes anyway
+    "max_retries": 0,  # do not wait for an unavailable broker: a loop finds the work
 }
 CELERY_TIMEZONE = "UTC"
 # Counters and durations are not worth a longer wait; tests need all of them, however slow the machine

@@ -1,4 +1,4 @@
-"""What a process does before it serves requests or tasks."""
+"""What a process does before it serves requests or runs loops and tasks, and after it was interrupted."""
 
 import gc
 

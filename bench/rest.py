@@ -51,7 +51,6 @@ def measure_rest(instance: Any, seconds: float) -> dict[str, Any]:
     time.sleep(seconds)
     pids = with_descendants([root])
     after, took = cpu_seconds(pids), time.monotonic() - began
-    # Processes that ended meanwhile count in those that reaped them, which is good enough for processes at rest
     used = sum(after[pid] - before.get(pid, 0.0) for pid in after)
     by_program = {
         name: 100 * sum(after.get(pid, 0.0) - before.get(pid, 0.0) for pid in with_descendants([root])) / took

@@ -126,7 +126,7 @@
     });
   }
 
-  if (topics.length) connect(); else status?.setAttribute("hidden", "");
+  if (topics.length) connect(); else setStatus("idle", "health");  // the page shows nothing that changes
 
   document.addEventListener("visibilitychange", () => {
     if (document.hidden || !topics.length || signedOut) return;

@@ -229,7 +229,7 @@ class RoleTimeouts:
 
 
 # A process without a role (migrations, management commands) has no timeouts. Idle sessions outside of a transaction
-# hold no lock and belong to the pools, so nothing ends them. Statements of loops end before their task does (50 s).
+# hold no lock and belong to the pools, so nothing ends them. Statements of loops end before a run must (50 s).
 ROLE_TIMEOUTS = {
     "web": RoleTimeouts(lock_s=5, statement_s=20, idle_in_transaction_s=30),
     "loops": RoleTimeouts(lock_s=10, statement_s=40, idle_in_transaction_s=60),

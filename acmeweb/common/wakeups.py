@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_PENDING = 4  # wake-ups of one loop that nobody has taken yet
 RETRY_S = 5.0
-SOCKET_TIMEOUT_S = 30.0  # longer than any wait
+SOCKET_TIMEOUT_S, CONNECT_TIMEOUT_S = 7.0, 1.0  # the first is longer than any wait
 
 
 def wake(loop: str) -> None:
@@ -39,14 +39,17 @@ class WakeupListener:
         if not settings.VALKEY_URL or time.monotonic() < self.retry_at:
             time.sleep(seconds)
             return
+        ends_at = time.monotonic() + seconds
         try:
             if self.server is None:
-                self.server = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=SOCKET_TIMEOUT_S)
+                self.server = redis.Redis.from_url(
+                    settings.VALKEY_URL, socket_timeout=SOCKET_TIMEOUT_S, socket_connect_timeout=CONNECT_TIMEOUT_S
+                )
             self.server.blpop(self.lists, timeout=max(seconds, 0.01))
         except redis.RedisError as error:
             log.info("Wake-ups cannot be received: %s", error)
             self.server, self.retry_at = None, time.monotonic() + RETRY_S
-            time.sleep(seconds)
+            time.sleep(max(0.0, ends_at - time.monotonic()))
 
 
 def _list_name(loop: str) -> str:

@@ -12,16 +12,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, Min, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 
 from acmeweb.loops.table import GROUPS, PeriodicLoop
-from failures.models import Diagnosis, Notice
+from failures.models import Notice
+from jobs.core.lifecycle import FAILURE_STATES
 from jobs.core.slurm_notation import format_count
-from jobs.models import ClusterCommand, Loop, LoopFailure
+from jobs.models import Attempt, ClusterCommand, Loop, LoopFailure
 from scheduling.models import Simulation, SimulationState
 
 FAILURES_SHOWN = 50
 FAILURE_AGE = timedelta(days=1)
+FAILURES_WITHOUT_ROW_WITHIN = timedelta(hours=1)
+# The diagnosis loop adds the rows, so a failure without a row waits for it too
+NO_VERDICT = Q(stop_state="") & (Q(diagnosis=None) | Q(diagnosis__judged_at=None))
 MAX_SENTENCES = 3
 
 
@@ -35,7 +39,7 @@ class LoopHealth:
     has_run: bool
     took: timedelta | None
     delay: timedelta | None
-    last_error: str
+    fails: bool
 
     @property
     def is_late(self) -> bool:
@@ -49,8 +53,8 @@ class LoopHealth:
     @property
     def sentence(self) -> str:
         """What is late, since when, and what that means."""
-        failing = f"fails ({self.last_error[:200]})" if self.last_error else "has not run"
-        return f"{self.title} {failing} for {_minutes(self.age)}: {self.loop.effect}."
+        verb = "has failed" if self.fails else "has not finished"
+        return f"{self.title} {verb} for {_minutes(self.age)}: {self.loop.effect}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +76,28 @@ class Health:
     def late(self) -> list[LoopHealth]:
         return [row for row in self.loops if row.is_late]
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether any loop runs."""
+        return len(self.late) < len(self.loops)
+
+    @property
+    def status(self) -> str:
+        return "down" if not self.is_alive else "late" if self.late else "ok"
+
     def sentences(self, page: str = "") -> list[str]:
         """Return what is late on a page, at most a few sentences; all of it without a page."""
-        late = [row for row in self.late if not page or not row.loop.pages or page in row.loop.pages]
-        if late and len(late) == len(self.loops):
-            youngest = min(row.age for row in late)
+        if not self.loops:
+            return ["No loop has run yet. Are the workers running?"]
+        if not self.is_alive:
+            youngest = min(row.age for row in self.late)
             return [f"No loop has run for {_minutes(youngest)}: nothing here is current. Are the workers running?"]
+        late = [row for row in self.late if not page or not row.loop.pages or page in row.loop.pages]
         more = len(late) - MAX_SENTENCES
         sentences = [row.sentence for row in late[:MAX_SENTENCES]]
-        return [*sentences, f"{format_count(more, 'other loop')} late: see Health."] if more > 0 else sentences
+        if more <= 0:
+            return sentences
+        return [*sentences, f"{format_count(more, 'other loop')} {'is' if more == 1 else 'are'} late."]
 
 
 def _minutes(age: timedelta) -> str:
@@ -93,10 +110,6 @@ def _minutes(age: timedelta) -> str:
 def read_health(now: datetime) -> Health:
     """Return the state of each loop, urgent ones first. One query."""
     return Health(at=now, loops=list(_loops_health(Loop.objects.select_related("cluster"), now)))
-
-
-def late_loop_names(now: datetime) -> list[str]:
-    return sorted({row.loop.name for row in read_health(now).late})
 
 
 def _loops_health(rows: Iterable[Loop], now: datetime) -> Iterable[LoopHealth]:
@@ -117,7 +130,7 @@ def _loop_health(loop: PeriodicLoop, row: Loop, now: datetime) -> LoopHealth:
         has_run=row.finished_at is not None,
         took=row.took,
         delay=row.delay,
-        last_error=row.last_error,
+        fails=bool(row.last_error),
     )
 
 
@@ -129,12 +142,12 @@ def recent_failures(now: datetime) -> list[LoopFailure]:
 def backlogs(now: datetime) -> list[Backlog]:
     """Return what waits to be sent, diagnosed or computed, with the age of the oldest."""
     commands = ClusterCommand.objects.open()
-    diagnoses = Diagnosis.objects.filter(judged_at=None)
+    failed = Attempt.objects.filter(ended_at__gte=now - FAILURES_WITHOUT_ROW_WITHIN, state__in=sorted(FAILURE_STATES))
     notices = Notice.objects.open().filter(due_at__lte=now)
     replays = Simulation.objects.filter(state=SimulationState.PENDING)
     return [
         _backlog("commands", "Commands to clusters", commands, "created_at", now),
-        _backlog("diagnoses", "Failures without a verdict", diagnoses, "failed_at", now),
+        _backlog("diagnoses", "Failures without a verdict", failed.filter(NO_VERDICT), "ended_at", now),
         _backlog("notices", "Messages about incidents", notices, "due_at", now),
         _backlog("replays", "What-if replays", replays, "created_at", now),
     ]

@@ -4,9 +4,10 @@ Failure story     Killed at any instruction: the claim ends with the process's d
                   claims the loop counts an abandoned run, and the loop's own failure story says what it finds. A run
                   that exceeds its time limit is interrupted, and the process ends: whatever the interruption left
                   behind, such as a connection inside a transaction, ends with it, and the parent forks another. If the
-                  interruption does not arrive, because the run hangs in a library, the process writes where it hangs
-                  and exits `HARD_LIMIT_S` later. Database away: the process tries again every second. Valkey away:
-                  requests for early runs are noticed up to `MAX_WAIT_S` late.
+                  interruption does not arrive, because the run hangs in a library, or if the end cannot be stored, the
+                  process writes where it hangs and exits `HARD_LIMIT_S` later. Stopped by TERM: the present run ends
+                  first. Database away: the process tries again every second. Valkey away: requests for early runs are
+                  noticed up to `MAX_WAIT_S` late.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +31,13 @@ from acmeweb.common.wakeups import WakeupListener
 from acmeweb.loops.table import GROUPS, LoopGroup, PeriodicLoop
 from acmeweb.startup import discard_connections
 from jobs.core.turn_errors import TimeLimitExceeded
-from jobs.models import ClaimedLoop, Cluster, Loop, LoopFailure, clock
+from jobs.models import ClaimedLoop, Cluster, Loop, LoopFailure, LoopTimes, clock
 
 log = logging.getLogger(__name__)
 
 HARD_LIMIT_S = 15.0
 MAX_WAIT_S = 5.0  # a new cluster, or a request without a wake-up, is noticed this late
-STANDBY_S = 1.0  # the other processes of a group look this much later, so that usually one of them looks
+STANDBY_S = 1.0  # the other processes of a group wait this much longer, so that usually one of them queries the table
 DATABASE_RETRY_S = 1.0
 
 
@@ -46,29 +46,42 @@ def holder() -> str:
 
 
 class LoopProcess:
-    """Runs the loops of a group until one of its runs may have left the process in an unknown state."""
+    """Runs the loops of a group until it is stopped, or one of its runs may have left it in an unknown state."""
 
     def __init__(self, group: LoopGroup, number: int = 1, wait: Callable[[float], None] | None = None) -> None:
-        self.standby_s = STANDBY_S * (number - 1)
         self.loops = {loop.name: loop for loop in group.loops}
-        self.limits = {name: loop.limit + timedelta(seconds=2 * HARD_LIMIT_S) for name, loop in self.loops.items()}
+        patience = timedelta(seconds=2 * HARD_LIMIT_S)
+        self.times = {
+            name: LoopTimes(every=loop.every, limit=loop.limit + patience) for name, loop in self.loops.items()
+        }
+        self.standby_s = STANDBY_S * (number - 1)
         self.wait = wait or WakeupListener(group.names).wait
         self.errors = ErrorCollector()
         self.add_missing_at = 0.0
+        self.runs, self.stopping = False, False
 
     def serve(self) -> None:
         logging.getLogger().addHandler(self.errors)
-        while True:
+        signal.signal(signal.SIGTERM, self._stop)
+        while not self.stopping:
             try:
-                claim = Loop.claim_due(self.limits, holder())
+                claim = Loop.claim_due(self.times, holder())
                 if claim is None:
                     self.wait(self._seconds_until_due())
-                elif not self.run(claim):
-                    return
+                    continue
             except Error as error:
-                log.warning("The schedule of the loops cannot be read or written: %s", error)
+                log.warning("The schedule of the loops cannot be read: %s", error)
                 discard_connections()
                 time.sleep(DATABASE_RETRY_S)
+                continue
+            if not self.run(claim):
+                return
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        """Stop at once, or after the present run. Supervisor kills a process whose run takes long."""
+        self.stopping = True
+        if not self.runs:
+            raise SystemExit(0)
 
     def _seconds_until_due(self) -> float:
         if time.monotonic() >= self.add_missing_at:
@@ -78,35 +91,49 @@ class LoopProcess:
         return MAX_WAIT_S if seconds is None else min(MAX_WAIT_S, max(0.0, seconds) + self.standby_s)
 
     def run(self, claim: ClaimedLoop) -> bool:
-        """Run a claimed loop. Return whether the process may run another one."""
+        """Run a claimed loop and store how it ended. Return whether the process may run another one."""
         loop = self.loops[claim.name]
-        self.errors.take()
-        failure, is_clean, depth = "", True, len(connection.atomic_blocks)
+        self.runs = True
+        faulthandler.dump_traceback_later(loop.limit.total_seconds() + HARD_LIMIT_S, exit=True)
         try:
-            with time_limit(loop.limit):
+            return self._run_and_store(claim, loop)
+        except Error as error:
+            log.warning("The end of loop %s could not be stored: %s", claim.name, error)
+            return False
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            self.runs = False
+
+    def _run_and_store(self, claim: ClaimedLoop, loop: PeriodicLoop) -> bool:
+        if claim.abandoned_at:
+            message = f"The process ended in the run of {claim.abandoned_at:%H:%M:%S} UTC."
+            LoopFailure.count_one(claim.id, "abandoned", message)
+        self.errors.take()
+        limit, failure, depth = TimeLimit(loop.limit), "", len(connection.atomic_blocks)
+        try:
+            with limit:
                 run_loop(loop, claim.cluster_id)
-        except TimeLimitExceeded:
-            failure, is_clean = f"It took longer than {loop.limit.total_seconds():g} s and was stopped.", False
+        except (TimeLimitExceeded, Exception) as error:
+            # What the interruption raised may be another error, such as that of a connection that it left unusable
+            if not limit.exceeded:
+                failure = f"{type(error).__name__}: {error}"[:2000]
+                log.exception("Loop %s failed", claim.name)
+        if limit.exceeded:
+            failure = f"It took longer than {loop.limit.total_seconds():g} s and was stopped."
             log.warning("Loop %s: %s", claim.name, failure)
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"[:2000]
-            log.exception("Loop %s failed", claim.name)
-        if not is_clean or len(connection.atomic_blocks) != depth:
+        is_clean = not limit.exceeded and len(connection.atomic_blocks) == depth
+        if not is_clean:
             discard_connections()
-            is_clean = False
-        if connection.errors_occurred:
+        elif connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
-        self._store_end(claim, loop, failure)
+        self._store_end(claim, loop, failure, limit.exceeded)
         return is_clean
 
-    def _store_end(self, claim: ClaimedLoop, loop: PeriodicLoop, failure: str) -> None:
+    def _store_end(self, claim: ClaimedLoop, loop: PeriodicLoop, failure: str, exceeded: bool) -> None:
         if not Loop.finish(claim, loop.every, failure):
-            log.warning("Loop %s took so long that another process has claimed it", claim.name)
-        if claim.abandoned_at:
-            LoopFailure.count_one(
-                claim.id, "abandoned", f"The process ended in the run of {claim.abandoned_at:%H:%M:%S}."
-            )
-        if failure.startswith("It took longer"):
+            log.warning("Loop %s was deleted, or claimed by another process because it took so long", claim.name)
+            return
+        if exceeded:
             LoopFailure.count_one(claim.id, "time limit", failure)
         for signature, message in self.errors.take():
             LoopFailure.count_one(claim.id, signature, message)
@@ -130,22 +157,22 @@ def add_missing_loops() -> None:
     )
 
 
-@contextmanager
-def time_limit(limit: timedelta) -> Iterator[None]:
-    """Raise TimeLimitExceeded in the block after this time. If that is not possible, exit the process."""
-    seconds = limit.total_seconds()
-    signal.signal(signal.SIGALRM, _raise_time_limit)
-    faulthandler.dump_traceback_later(seconds + HARD_LIMIT_S, exit=True)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
+class TimeLimit:
+    """Raises TimeLimitExceeded in its block after this time. `exceeded` says so whatever became of that exception."""
+
+    def __init__(self, limit: timedelta) -> None:
+        self.seconds, self.exceeded = limit.total_seconds(), False
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, self._interrupt)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    def __exit__(self, *_error: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
 
-
-def _raise_time_limit(_number: int, _frame: object) -> None:
-    raise TimeLimitExceeded
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self.exceeded = True
+        raise TimeLimitExceeded
 
 
 class ErrorCollector(logging.Handler):

@@ -23,8 +23,9 @@ from failures.loops.slow_steps import slow_steps_once
 from failures.loops.stacks import stacks_once
 from failures.loops.watch import watch_once
 from jobs.actions.bulk.background import run_bulk_actions_once
+from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_expired_web_state
-from jobs.models import Cluster, clock
+from jobs.models import Cluster, LoopFailure, clock
 from scheduling.backends import power_page, telemetry
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
@@ -94,7 +95,7 @@ def _turn(cluster: Cluster, now: datetime) -> bool:
 
 def _recovery(now: datetime) -> int:
     """Read the stack dumps of hanging jobs, then decide on recoveries, which may depend on the dumps."""
-    return stacks_once(now) + decide_and_recover_once(now)
+    return stacks_once(now) + decide_and_recover_once(clock.now())
 
 
 def _followed_logs(now: datetime) -> int:
@@ -107,12 +108,12 @@ def _followed_logs(now: datetime) -> int:
 def _late_diagnoses(now: datetime) -> int:
     """Diagnose attempts whose end became known late, for example after an outage of the cluster or of all workers."""
     done = diagnose.diagnose_once(now, since=diagnose.ALL_FAILURES)
-    incident_actions.resolve_settled_incidents(now)
+    incident_actions.resolve_settled_incidents(clock.now())
     return done
 
 
 def _campaigns(now: datetime) -> int:
-    return advance_stagings_once(now) + coordinate_campaigns_once(now) if has_campaign_work() else 0
+    return advance_stagings_once(now) + coordinate_campaigns_once(clock.now()) if has_campaign_work() else 0
 
 
 def _power_caps(cluster: Cluster, now: datetime) -> int:
@@ -127,15 +128,23 @@ def _samples(cluster: Cluster, now: datetime) -> int:
     return read_telemetry_once(cluster, telemetry.read_exporter) if cluster.metrics_address else 0
 
 
+SWEEP_STEPS: tuple[GlobalRun, ...] = (
+    request_overdue_turns,
+    delete_old_minutes,
+    delete_old_sleeps,
+    energy.delete_old_energy,
+    delete_old_caps,
+    delete_expired_web_state,
+    LoopFailure.delete_old,
+    pod_logs.delete_old_logs_once,
+    roll_up_and_expire_once,
+)
+
+
 def _sweep(now: datetime) -> None:
-    request_overdue_turns(now)
-    delete_old_minutes(now)
-    delete_old_sleeps(now)
-    energy.delete_old_energy(now)
-    delete_old_caps(now)
-    delete_expired_web_state(now)
-    pod_logs.delete_old_logs_once(now)
-    roll_up_and_expire_once(now)
+    for step in SWEEP_STEPS:
+        with skip_row_on_error(step):
+            step(clock.now())
 
 
 def _bulk_actions(now: datetime) -> int:
@@ -316,7 +325,7 @@ GROUPS = (
     ),
     LoopGroup(
         name="webhooks",
-        processes=1,
+        processes=2,
         loops=(
             PeriodicLoop(
                 name="sleep webhooks",
@@ -426,7 +435,7 @@ GROUPS = (
         ),
     ),
     LoopGroup(
-        name="requests",
+        name="bulk",
         processes=1,
         loops=(
             PeriodicLoop(

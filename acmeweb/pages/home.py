@@ -18,8 +18,8 @@ from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
-from acmeweb.loops.health import late_loop_names
 from acmeweb.pages.attention import attention_items
+from acmeweb.pages.health import shared_health
 from acmeweb.pages.home_campaigns import running_campaigns
 from acmeweb.pages.home_trainings import running_trainings
 from acmeweb.pages.key_figures import incident_figure, shared_figures
@@ -50,11 +50,12 @@ def readyz(request: HttpRequest) -> HttpResponse:
     """
     try:
         ready = _is_migrated() and _valkey_answers()
-        late = late_loop_names(clock.now()) if ready and "verbose" in request.GET else None
+        health = shared_health.get() if ready and "verbose" in request.GET else None
     except (Error, redis.RedisError) as error:
         log.warning("Not ready: %s", error)
-        ready, late = False, None
-    answer = {"status": "ok" if ready else "unavailable"} | ({} if late is None else {"late": late})
+        ready, health = False, None
+    loops = {"loops": health.status, "late": sorted({row.loop.name for row in health.late})} if health else {}
+    answer = {"status": "ok" if ready else "unavailable", **loops}
     return JsonResponse(answer, status=200 if ready else 503)
 
 

@@ -1,8 +1,8 @@
 """The workers: python -m acmeweb.services.workers [--groups turns,recovery]
 
 One parent loads the application once and forks the processes of each group of loops (`acmeweb.loops.table`), and one
-Celery worker for what users request. They start in the time of one and share the loaded modules. The parent runs no
-loop and holds no connection. It replaces a process that ends. If the parent dies, its children end at once
+Celery worker for what users request. Modules are loaded once and shared. The parent runs no loop and holds no
+connection. It replaces a process that ends. If the parent dies, its children end at once
 (PR_SET_PDEATHSIG); it passes TERM and INT on to them.
 """
 
@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,8 @@ class WorkerParent:
     def _stop(self, number: int, _frame: object) -> None:
         self.stopping = True
         for pid in list(self.running):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it has ended and was reaped just now
+                os.kill(pid, number)
 
     def _restart_ended_worker(self) -> None:
         pid, status = os.wait()

@@ -111,7 +111,9 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def receive_json(self, content: Any, **_: Any) -> None:
         names = content.get("join") if isinstance(content, dict) else None
-        if self.user_id is None or not isinstance(names, list):
+        if self.user_id is None:
+            return  # it is closing
+        if not isinstance(names, list):
             await self.close(code=INVALID)
             return
         self.named.update(name for name in names if isinstance(name, str))
@@ -156,7 +158,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _recheck_session(self) -> None:
         while True:
             await asyncio.sleep(self.session_recheck_s)
-            await sync_to_async(web_load.reporter.report)(open_sockets.total())
             if not await self._is_still_logged_in():
                 await self.close(code=SIGNED_OUT)
                 return
+            await sync_to_async(web_load.reporter.report)(open_sockets.total())

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 RECENT_FAILURES = timedelta(hours=1)
 ALL_FAILURES = timedelta(days=30)
-TIME_BUDGET = timedelta(seconds=20)  # well below the time limit of the task
+TIME_BUDGET = timedelta(seconds=20)  # well below the time limit of a run
 MAX_TRIES = 3
 MAX_INTERRUPTED_TRIES = 2  # of which no error is known: the worker was ended
 LATE_LOG_DELAY = timedelta(seconds=2)  # a shared file system may show a file only after its writer has exited

@@ -9,7 +9,7 @@ What a turn does  Stores a hash of the message to send, claims one message at a 
                   deadline of one call.
 Failure story     After a kill between sending and storing, the message is sent again with the same id and number, so
                   that receivers can detect the duplicate. An unreachable receiver is retried ten times with increasing
-                  delays; one that is called when the task reaches its time limit has failed too. Two workers never send
+                  delays; one that is called when the run reaches its time limit has failed too. Two workers never send
                   one message: it is skipped while locked and due later once claimed. A second run sends nothing,
                   because the hashes are equal.
 """

@@ -17,7 +17,7 @@ from jobs.models.job import (
     Job,
 )
 from jobs.models.login import LoginAttempts
-from jobs.models.loop import ClaimedLoop, Loop, LoopFailure
+from jobs.models.loop import ClaimedLoop, Loop, LoopFailure, LoopTimes
 from jobs.models.maintenance import Maintenance
 from jobs.models.node_clock import NODE_CLOCK_RETENTION, NodeClock
 from jobs.models.people import Identity, Membership, Quota, Team, TeamRole, Token, TokenScope
@@ -62,6 +62,7 @@ __all__ = [
     "LoginAttempts",
     "Loop",
     "LoopFailure",
+    "LoopTimes",
     "Maintenance",
     "Membership",
     "Node",

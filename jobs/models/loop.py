@@ -28,7 +28,7 @@ ON CONFLICT (key) DO NOTHING
 # is compared too. If the role may not see the start time of other sessions, the session counts as alive.
 CLAIM_LOOP_SQL = """
 WITH picked AS (
-    SELECT id, began_at AS abandoned_at FROM jobs_loop
+    SELECT id, began_at AS abandoned_at, due_at FROM jobs_loop
     WHERE name = ANY(%(names)s) AND due_at <= clock_timestamp()
         AND (began_at IS NULL OR limit_at < clock_timestamp() OR NOT EXISTS (
             SELECT 1 FROM pg_stat_activity s
@@ -38,20 +38,22 @@ WITH picked AS (
 )
 UPDATE jobs_loop l
 SET term = l.term + 1, holder = %(holder)s, session = s.pid, session_began = s.backend_start,
-    began_at = clock_timestamp(),
-    limit_at = clock_timestamp() + make_interval(secs => (%(limits)s::jsonb ->> l.name)::float8)
+    began_at = clock_timestamp(), delay = clock_timestamp() - l.due_at,
+    limit_at = clock_timestamp() + make_interval(secs => (%(limits)s::jsonb ->> l.name)::float8),
+    due_at = clock_timestamp() + make_interval(secs => (%(intervals)s::jsonb ->> l.name)::float8)
 FROM picked, pg_stat_activity s
 WHERE l.id = picked.id AND s.pid = pg_backend_pid()
-RETURNING l.id, l.name, l.cluster_id, l.term, l.began_at, l.due_at, picked.abandoned_at
+RETURNING l.id, l.name, l.cluster_id, l.term, l.began_at, picked.abandoned_at
 """
 
-# A request during the run makes the loop due again at once. Otherwise it is due one interval after its last start, with
+# The claim already sets the next due time, so that a loop whose process dies in each run does not always come first. A
+# request during the run makes the loop due again at once. Otherwise it is due one interval after its last start, with
 # a pause between two runs of a loop that takes longer than its interval.
 FINISH_LOOP_SQL = """
 UPDATE jobs_loop
 SET due_at = CASE WHEN requested_at > began_at THEN clock_timestamp() ELSE greatest(
         began_at + %(every)s, clock_timestamp() + %(every)s / 4) END,
-    took = clock_timestamp() - began_at, delay = greatest(began_at - due_at, interval '0'),
+    took = clock_timestamp() - began_at,
     finished_at = CASE WHEN %(error)s = '' THEN clock_timestamp() ELSE finished_at END,
     failed_at = CASE WHEN %(error)s = '' THEN failed_at ELSE clock_timestamp() END,
     last_error = %(error)s, began_at = NULL, limit_at = NULL, session = NULL, session_began = NULL
@@ -68,12 +70,21 @@ NEXT_DUE_SQL = """
 SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 FROM jobs_loop
 WHERE name = ANY(%s) AND (began_at IS NULL OR limit_at < clock_timestamp())
 """
+FAILURE_RETENTION = timedelta(days=30)
 COUNT_FAILURE_SQL = """
 INSERT INTO jobs_loopfailure (loop_id, signature, message, count, first_at, last_at)
 VALUES (%s, %s, %s, 1, clock_timestamp(), clock_timestamp())
 ON CONFLICT (loop_id, signature) DO UPDATE
 SET count = jobs_loopfailure.count + 1, last_at = clock_timestamp(), message = excluded.message
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopTimes:
+    """`limit`: how long a claim lasts at most."""
+
+    every: timedelta
+    limit: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +96,11 @@ class ClaimedLoop:
     cluster_id: int | None
     term: int
     began_at: datetime
-    due_at: datetime
     abandoned_at: datetime | None
 
     @property
-    def key(self) -> str:
+    def connection_need(self) -> str:
+        """Why the thread keeps its database connection: its session shows that the claim is alive."""
         return f"loop {self.id}"
 
 
@@ -131,28 +142,34 @@ class Loop(models.Model):
             cursor.execute(ADD_LOOPS_SQL, {"of_clusters": list(of_clusters), "global": list(global_)})
 
     @classmethod
-    def claim_due(cls, limits: Mapping[str, timedelta], holder: str) -> ClaimedLoop | None:
-        """Claim the loop that has been due longest; `limits` has the names to choose from."""
-        seconds = {name: limit.total_seconds() for name, limit in limits.items()}
+    def claim_due(cls, times: Mapping[str, LoopTimes], holder: str) -> ClaimedLoop | None:
+        """Claim the loop that has been due longest; `times` has the names to choose from."""
+        values = {
+            "names": list(times),
+            "limits": json.dumps({name: one.limit.total_seconds() for name, one in times.items()}),
+            "intervals": json.dumps({name: one.every.total_seconds() for name, one in times.items()}),
+            "holder": holder,
+        }
         with connection.cursor() as cursor:
-            cursor.execute(CLAIM_LOOP_SQL, {"names": list(limits), "limits": json.dumps(seconds), "holder": holder})
+            cursor.execute(CLAIM_LOOP_SQL, values)
             row = cursor.fetchone()
         if row is None:
             return None
-        names = ("id", "name", "cluster_id", "term", "began_at", "due_at", "abandoned_at")
+        names = ("id", "name", "cluster_id", "term", "began_at", "abandoned_at")
         claim = ClaimedLoop(**dict(zip(names, row, strict=True)))
-        keep_connection_for(claim.key)
+        keep_connection_for(claim.connection_need)
         return claim
 
     @classmethod
     def finish(cls, claim: ClaimedLoop, every: timedelta, error: str = "") -> bool:
         """Store the end of a run. Return False if another process has claimed the loop meanwhile."""
         values = {"id": claim.id, "term": claim.term, "every": every, "error": error}
-        with connection.cursor() as cursor:
-            cursor.execute(FINISH_LOOP_SQL, values)
-            is_ours = cursor.rowcount == 1
-        release_connection_of(claim.key)
-        return is_ours
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(FINISH_LOOP_SQL, values)
+                return cursor.rowcount == 1
+        finally:
+            release_connection_of(claim.connection_need)
 
     @classmethod
     def request(cls, name: str, cluster_id: int | None = None) -> None:
@@ -185,6 +202,10 @@ class LoopFailure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.loop_id}: {self.signature}"
+
+    @classmethod
+    def delete_old(cls, now: datetime) -> int:
+        return cls.objects.filter(last_at__lt=now - FAILURE_RETENTION).delete()[0]
 
     @classmethod
     def count_one(cls, loop_id: int, signature: str, message: str) -> None:

@@ -2,9 +2,8 @@
 
 Eligible rows     Clusters that Acme drives, with a command that is due for longer than `COMMAND_OVERDUE_AFTER`.
 What a turn does  Requests a scheduling turn. Turns run every second, so commands are only overdue if all workers were
-                  busy or the broker was down.
-Failure story     A request is stored in the cluster's row, and a hint is sent to the workers. Repeated requests have no
-                  further effect; a lost hint costs the time until the next turn.
+                  busy.
+Failure story     A request is stored in the row of the loop. Repeated requests have no further effect.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ def run_turn(
         log.warning("%s", error)
         return False
     finally:
-        Lease.release(name, acquired.term)
+        with suppress(Error):  # it would hide why the turn ended; the lease then expires
+            Lease.release(name, acquired.term)
 
 
 def _may_call_cluster(cluster: Cluster, ping: Ping, monotonic: Callable[[], float]) -> bool:

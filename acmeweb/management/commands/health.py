@@ -1,4 +1,4 @@
-"""manage.py health: which loops are late. The exit code is 1 if any is, for health checks of containers."""
+"""manage.py health: which loops are late. Exit codes: 0 none, 2 some, 1 no loop runs at all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from django.core.management.base import BaseCommand
 from acmeweb.loops.health import read_health
 from jobs.models import clock
 
+EXIT_CODES = {"ok": 0, "late": 2, "down": 1}
+
 
 class Command(BaseCommand):
-    help = "Print which loops are late and what that means. The exit code is 1 if any is late."
+    help = "Print which loops are late and what that means. Exit codes: 0 none is late, 2 some are, 1 no loop runs."
 
     def handle(self, *args: Any, **options: Any) -> None:
         health = read_health(clock.now())
-        for row in health.late:
-            self.stdout.write(row.sentence)
-        if not health.loops:
-            self.stdout.write("No loop has run yet. Are the workers running?")
-        if health.late or not health.loops:
-            sys.exit(1)
-        self.stdout.write(f"All {len(health.loops)} loops run in time.")
+        for sentence in health.sentences() or [f"All {len(health.loops)} loops run in time."]:
+            self.stdout.write(sentence)
+        if health.status != "ok":
+            sys.exit(EXIT_CODES[health.status])

@@ -68,7 +68,7 @@ def _count_waiting(groups: Sequence[SubmissionGroup], limits: Mapping[str, int])
 
 def _error(group: SubmissionGroup, owner: Owner, waiting: int, more: int, limit: int) -> InvalidField:
     whose = "you have" if owner[0] == "user" else f"{group.team} has"
-    jobs = "1 more" if more == 1 else f"{more} more"
+    jobs = f"{more} more"
     return InvalidField(owner[0], f"{whose} {waiting} waiting jobs; {jobs} would exceed the limit of {limit}")
 
 

@@ -12,17 +12,17 @@ What a turn does  Reads the power of the cluster's nodes from its telemetry, and
 Failure story     The level is recorded before the clocks, and the clocks before the command, so a turn that is killed
                   anywhere is finished by the next one, which repeats an unconfirmed command: clocks are absolute. Run
                   twice: the second turn finds the same reading and decides nothing. Two workers: every
-                  change is guarded by the row as it was loaded; a command ends before the lease does. Late: a reading
+                  change is guarded by the row as it was loaded. Late: a reading
                   older than a minute decides nothing, so caps stay, and the status says so. Telemetry that does not
                   answer, or an answer without a node: the newest samples take its place; nodes without a fresh
                   reading count by an estimate, and where they are many, no cap is released. A command that fails on any
                   node counts as failed: the rule goes to its next step, and each turn repeats it for these nodes. A
                   node that does not respond is left out until it does, and then gets its clock again, because a boot
-                  resets it. A worker that was suspended past its lease may command old clocks once; the next turn of
+                  resets it. A worker that was suspended past its claim may command old clocks once; the next turn of
                   the other one sees them in the rows and corrects them. An error in one budget is logged, and the
-                  others go on. A cluster whose telemetry and command hang blocks a process of the queue `power` for up
-                  to 45 s; as many such clusters as it has processes (`acmeweb.queues`) stop the caps of all others
-                  for that time.
+                  others go on. A cluster whose telemetry and command hang blocks a process of the group `power` for up
+                  to 45 s; as many such clusters as it has processes (`acmeweb.loops.table`) stop the caps of all
+                  others for that time.
 """
 
 from __future__ import annotations

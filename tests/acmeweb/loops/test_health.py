@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from acmeweb.common import metrics_store
-from acmeweb.loops.health import late_loop_names, read_health
+from acmeweb.loops.health import backlogs, read_health
 from acmeweb.loops.process import add_missing_loops
 from acmeweb.loops.table import ALL_LOOPS
 from acmeweb.pages.health import shared_health
@@ -59,20 +59,20 @@ def test_a_late_loop_says_what_it_means_and_since_when(cluster):
     age("turn", 4)
 
     assert sentences() == [
-        "Turn on kalos has not run for 4 min: jobs neither start nor stop, and their states may be outdated."
+        "Turn on kalos has not finished for 4 min: jobs neither start nor stop, and their states may be outdated."
     ]
 
 
 def test_a_loop_that_fails_is_late_although_it_runs(cluster):
     age("recovery", 5, last_error="KeyError: 'node'", failed_at=clock.now())
 
-    assert sentences() == ["Recovery fails (KeyError: 'node') for 5 min: failed jobs wait for their restart."]
+    assert sentences() == ["Recovery has failed for 5 min: failed jobs wait for their restart."]
 
 
 def test_a_loop_that_never_ran_is_late_since_it_was_added(cluster):
     Loop.objects.filter(name="recovery").update(finished_at=None, created_at=clock.now() - 10 * MINUTE)
 
-    assert sentences()[0].startswith("Recovery has not run for 10 min")
+    assert sentences()[0].startswith("Recovery has not finished for 10 min")
 
 
 def test_work_that_can_wait_is_named_only_on_pages_that_it_feeds(cluster):
@@ -86,13 +86,14 @@ def test_many_late_loops_become_a_few_sentences(cluster):
     for name in list(ALL_LOOPS)[:8]:
         age(name, 600)
 
-    assert len(sentences()) == 4 and sentences()[-1] == "5 other loops late: see Health."
+    assert len(sentences()) == 4 and sentences()[-1] == "5 other loops are late."
 
 
 def test_workers_that_do_not_run_are_one_sentence(cluster):
     Loop.objects.update(finished_at=clock.now() - timedelta(days=1))
 
-    assert sentences() == ["No loop has run for 24 h: nothing here is current. Are the workers running?"]
+    expected = ["No loop has run for 24 h: nothing here is current. Are the workers running?"]
+    assert sentences() == sentences("job") == expected
 
 
 def test_pages_ask_for_what_is_late(cluster):
@@ -108,7 +109,7 @@ def test_health_page_lists_loops_and_backlogs(cluster):
 
     text = page_text(login().get("/health/"))
 
-    assert "Recovery has not run for 4 min" in text and "Commands to clusters" in text and "Turn" in text
+    assert "Recovery has not finished for 4 min" in text and "Commands to clusters" in text and "Turn" in text
 
 
 def test_errors_are_shown_to_operators_only(cluster):
@@ -122,7 +123,7 @@ def test_readyz_names_late_loops_if_asked(cluster):
     age("pod logs", 10)
 
     assert Client().get("/readyz").json() == {"status": "ok"}
-    assert Client().get("/readyz?verbose").json() == {"status": "ok", "late": ["pod logs"]}
+    assert Client().get("/readyz?verbose").json() == {"status": "ok", "loops": "late", "late": ["pod logs"]}
 
 
 def test_health_in_the_api(cluster):
@@ -132,7 +133,7 @@ def test_health_in_the_api(cluster):
 
     answer = Client().get("/api/v1/health/", headers={"Authorization": f"Bearer {token}"}).json()
 
-    assert answer["status"] == "late" and answer["sentences"][0].startswith("Recovery has not run")
+    assert answer["status"] == "late" and answer["sentences"][0].startswith("Recovery has not finished")
     assert {row["loop"] for row in answer["loops"] if row["late"]} == {"recovery"}
 
 
@@ -141,10 +142,26 @@ def test_command_fails_if_a_loop_is_late(cluster, capsys):
     assert f"All {len(ALL_LOOPS)} loops run in time." in capsys.readouterr().out
     age("recovery", 4)
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         call_command("health")
 
-    assert late_loop_names(clock.now()) == ["recovery"]
+    Loop.objects.all().delete()
+    with pytest.raises(SystemExit, match="1"):
+        call_command("health")
+
+
+def test_an_installation_whose_workers_never_ran_is_down(db):
+    health = read_health(clock.now())
+
+    assert health.status == "down"
+    assert health.sentences("job") == ["No loop has run yet. Are the workers running?"]
+    assert "No loop has run yet" in page_text(login().get("/health/"))
+
+
+def test_a_failure_that_the_diagnosis_loop_has_not_seen_waits_for_a_verdict(cluster):
+    make.ended(state="FAILED")
+
+    assert {row.kind: row.count for row in backlogs(clock.now())}["diagnoses"] == 1
 
 
 @needs_valkey

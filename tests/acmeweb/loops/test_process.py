@@ -11,6 +11,7 @@ from django.db import OperationalError, connection, transaction
 from acmeweb.loops import process
 from acmeweb.loops.process import LoopProcess
 from acmeweb.loops.table import ALL_LOOPS, GROUPS, LoopGroup, PeriodicLoop
+from acmeweb.services.workers import REQUESTS, all_work
 from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Loop, LoopFailure
 from tests import make
@@ -29,7 +30,7 @@ def run_once(group, cluster=None):
     runner = LoopProcess(group, wait=lambda seconds: None)
     logging.getLogger().addHandler(runner.errors)
     try:
-        return runner.run(Loop.claim_due(runner.limits, "me"))
+        return runner.run(Loop.claim_due(runner.times, "me"))
     finally:
         logging.getLogger().removeHandler(runner.errors)
 
@@ -126,8 +127,50 @@ def test_a_time_limit_inside_a_transaction_leaves_no_process_of_any_group_broken
 
         runner = LoopProcess(broken, wait=lambda seconds: None)
 
-        assert not runner.run(Loop.claim_due(runner.limits, "me"))
+        assert not runner.run(Loop.claim_due(runner.times, "me"))
         assert Loop.objects.get(name=loop.name).last_error and not connection.in_atomic_block
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_time_limit_ends_the_process_although_another_error_hides_it():
+    def hidden(now):
+        try:
+            hang_in_a_transaction(now)
+        finally:
+            raise OperationalError("the connection is unusable")
+
+    assert not run_once(one_loop(hidden, limit=timedelta(milliseconds=50)))
+
+    assert LoopFailure.objects.get().signature == "time limit"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_loop_that_was_deleted_during_its_run_stores_nothing():
+    def vanish(now):
+        Loop.objects.all().delete()
+        logging.getLogger("x").error("too late")
+
+    group = one_loop(vanish)
+
+    assert run_once(group) and not LoopFailure.objects.exists()
+
+
+@pytest.mark.django_db
+def test_an_abandoned_run_is_counted_before_the_next_one():
+    Loop.request("x")
+    Loop.objects.update(began_at=Loop.objects.get().created_at, session=1, session_began=Loop.objects.get().created_at)
+    seen = []
+
+    run_once(one_loop(lambda now: seen.append(LoopFailure.objects.get().signature)))
+
+    assert seen == ["abandoned"]
+
+
+def test_every_process_of_every_group_runs():
+    work = all_work()
+
+    assert {group.name: len(work[group.name]) for group in GROUPS} == {group.name: group.processes for group in GROUPS}
+    assert set(work) == {REQUESTS, *(group.name for group in GROUPS)}
 
 
 def raise_inside_a_transaction():

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from jobs.actions import wake
-from jobs.models import Loop, LoopFailure, clock
+from jobs.models import Loop, LoopFailure, LoopTimes, clock
 from tests import make
 from tests.patience import until
 
@@ -21,14 +21,15 @@ HOLDER = """
 import django, signal
 from datetime import timedelta
 django.setup()
-from jobs.models import Loop
-print(Loop.claim_due({"x": timedelta(hours=1)}, "doomed").term, flush=True)
+from jobs.models import Loop, LoopTimes
+hour = timedelta(hours=1)
+print(Loop.claim_due({"x": LoopTimes(every=hour, limit=hour)}, "doomed").term, flush=True)
 signal.pause()
 """
 
 
 def claim(*names):
-    return Loop.claim_due(dict.fromkeys(names or ("x",), HOUR), "me")
+    return Loop.claim_due(dict.fromkeys(names or ("x",), LoopTimes(every=HOUR, limit=HOUR)), "me")
 
 
 @pytest.fixture
@@ -115,9 +116,19 @@ def test_a_failed_run_keeps_the_time_of_the_last_good_one(loop):
     assert row.finished_at == good and row.failed_at > good and row.last_error == "ValueError: x"
 
 
+def test_a_loop_whose_process_dies_in_each_run_does_not_always_come_first(db):
+    for name, age in (("deadly", 2), ("other", 1)):
+        Loop.request(name)
+        Loop.objects.filter(name=name).update(due_at=clock.now() - age * HOUR)
+    claim("deadly", "other")
+    Loop.objects.update(session_began=clock.now() - HOUR)
+
+    assert claim("deadly", "other").name == "other"
+
+
 def test_a_process_that_lost_its_claim_does_not_store_its_end(loop):
     late = claim()
-    Loop.objects.update(limit_at=clock.now())
+    Loop.objects.update(limit_at=clock.now(), due_at=clock.now())
     other = claim()
 
     assert not Loop.finish(late, HOUR)
@@ -127,6 +138,7 @@ def test_a_process_that_lost_its_claim_does_not_store_its_end(loop):
 def test_loop_of_a_killed_process_is_claimed_at_once(holder):
     assert claim() is None
 
+    Loop.request("x")
     holder.send_signal(signal.SIGKILL)
 
     taken = until(claim)
@@ -137,7 +149,7 @@ def test_suspended_process_keeps_its_loop_until_the_time_limit(holder):
     holder.send_signal(signal.SIGSTOP)
     assert claim() is None
 
-    Loop.objects.update(limit_at=clock.now())
+    Loop.objects.update(limit_at=clock.now(), due_at=clock.now())
 
     assert claim().term == 2
 
@@ -157,6 +169,8 @@ def test_failures_with_one_signature_are_counted_in_one_row(loop):
 
     row = LoopFailure.objects.get()
     assert (row.count, row.message) == (3, "2") and row.first_at < row.last_at
+    assert LoopFailure.delete_old(clock.now()) == 0
+    assert LoopFailure.delete_old(clock.now() + timedelta(days=31)) == 1
 
 
 def test_turns_are_requested_after_the_commit(django_capture_on_commit_callbacks, db):
