@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 HARD_LIMIT_S = 15.0
 MAX_WAIT_S = 5.0  # a new cluster, or a request without a wake-up, is noticed this late
-STANDBY_S = 1.0  # the other processes of a group wait this much longer, so that usually one of them queries the table
+STANDBY_S = 2.0  # the other processes of a group wait this much longer, so that usually one of them queries the table
 DATABASE_RETRY_S = 1.0
 
 
@@ -110,9 +110,10 @@ class LoopProcess:
             LoopFailure.count_one(claim.id, "abandoned", message)
         self.errors.take()
         limit, failure, depth = TimeLimit(loop.limit), "", len(connection.atomic_blocks)
+        has_run = True
         try:
             with limit:
-                run_loop(loop, claim.cluster_id)
+                has_run = run_loop(loop, claim.cluster_id)
         except (TimeLimitExceeded, Exception) as error:
             # What the interruption raised may be another error, such as that of a connection that it left unusable
             if not limit.exceeded:
@@ -126,11 +127,11 @@ class LoopProcess:
             discard_connections()
         elif connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
-        self._store_end(claim, loop, failure, limit.exceeded)
+        self._store_end(claim, loop.next_interval(has_run), failure, limit.exceeded)
         return is_clean
 
-    def _store_end(self, claim: ClaimedLoop, loop: PeriodicLoop, failure: str, exceeded: bool) -> None:
-        if not Loop.finish(claim, loop.every, failure):
+    def _store_end(self, claim: ClaimedLoop, interval: timedelta, failure: str, exceeded: bool) -> None:
+        if not Loop.finish(claim, interval, failure):
             log.warning("Loop %s was deleted, or claimed by another process because it took so long", claim.name)
             return
         if exceeded:
@@ -139,14 +140,17 @@ class LoopProcess:
             LoopFailure.count_one(claim.id, signature, message)
 
 
-def run_loop(loop: PeriodicLoop, cluster_id: int | None) -> None:
-    """Run a loop once, if there is work for it."""
+def run_loop(loop: PeriodicLoop, cluster_id: int | None) -> bool:
+    """Run a loop once. Return False if its cluster has no work for it."""
     if loop.run is not None:
         loop.run(clock.now())
-    elif loop.run_of_cluster is not None and (loop.clusters is None or cluster_id in loop.clusters()):
-        cluster = Cluster.objects.filter(pk=cluster_id).first()  # it may have been deleted just now
-        if cluster is not None:
-            loop.run_of_cluster(cluster, clock.now())
+        return True
+    if loop.run_of_cluster is None or (loop.clusters is not None and cluster_id not in loop.clusters()):
+        return False
+    cluster = Cluster.objects.filter(pk=cluster_id).first()  # it may have been deleted just now
+    if cluster is not None:
+        loop.run_of_cluster(cluster, clock.now())
+    return True
 
 
 def add_missing_loops() -> None:

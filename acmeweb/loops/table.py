@@ -53,6 +53,7 @@ from scheduling.queries.power.caps import clusters_with_caps
 from scheduling.tasks import queue_simulation_worker
 
 BULK_RUN_S = 20.0
+IDLE_FACTOR, MAX_IDLE_INTERVAL = 5, timedelta(seconds=10)
 LIMIT = timedelta(seconds=50)  # of one run; then it is interrupted and its process ends
 
 GlobalRun = Callable[[datetime], object]
@@ -72,6 +73,10 @@ class PeriodicLoop:
     run: GlobalRun | None = None
     run_of_cluster: ClusterRun | None = None
     clusters: Callable[[], Collection[int]] | None = None  # those with work; default: all
+
+    def next_interval(self, has_run: bool) -> timedelta:
+        """A cluster without work is looked at less often."""
+        return self.every if has_run else min(IDLE_FACTOR * self.every, max(self.every, MAX_IDLE_INTERVAL))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +213,7 @@ GROUPS = (
         loops=(
             PeriodicLoop(
                 name="diagnosis",
-                every=_seconds(1),
+                every=_seconds(2),
                 bound=_seconds(60),
                 effect="failed jobs wait for their diagnosis",
                 run=diagnose.diagnose_once,

@@ -209,3 +209,10 @@ def test_a_loop_of_clusters_runs_for_clusters_with_work_only():
     run_once(group, busy.pk)
 
     assert seen == ["kalos"]
+
+
+def test_a_cluster_without_work_is_looked_at_less_often():
+    second = timedelta(seconds=1)
+    intervals = [(row.every / second, row.next_interval(has_run=False) / second) for row in ALL_LOOPS.values()]
+
+    assert (1, 5) in intervals and all(every <= idle <= max(every, 10) for every, idle in intervals)
