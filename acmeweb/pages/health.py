@@ -23,6 +23,9 @@ class SharedHealth:
         self.health: Health | None = None
         self.until = 0.0
 
+    def forget(self) -> None:
+        self.health = None
+
     def get(self) -> Health:
         if self.health is None or time.monotonic() >= self.until:
             self.health, self.until = read_health(clock.now()), time.monotonic() + SHARED_FOR_S

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -19,7 +20,8 @@ from django.db import connection
 from django.test import Client
 from playwright.sync_api import expect, sync_playwright
 
-from jobs.models import TeamRole
+from acmeweb.loops.table import ALL_LOOPS
+from jobs.models import Loop, TeamRole, clock
 from tests import make
 from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.cluster.running import is_alive
@@ -149,6 +151,13 @@ class Visitor:
         """Open a page, and wait until its websocket is connected."""
         self.open(path)
         self.page.wait_for_selector("#live[data-state=live]")
+
+
+@pytest.fixture(autouse=True)
+def loops_in_time(transactional_db):
+    """No workers run in these tests. A sentence on each page would say so."""
+    Loop.add_missing(of_clusters=[], global_=[name for name, loop in ALL_LOOPS.items() if loop.run])
+    Loop.objects.update(finished_at=clock.now() + timedelta(days=1))
 
 
 @pytest.fixture

@@ -194,6 +194,7 @@ def pages(job) -> dict[str, str]:
         "log-found": f"/jobs/{job}/log/?find=step+15&rank=3&context=2",
         "submit": "/jobs/new/",
         "glossary": "/glossary/",
+        "health": "/health/",
         "search": "/search/?q=pre",
         "queue": "/queue/",
         "policy": "/queue/seren/policy/",
