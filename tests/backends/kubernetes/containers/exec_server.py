@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
 from scheduling.backends.kubernetes.connection.access import Connection
+from tests.patience import PATIENCE_S
 
 SUCCESS = b'\x03{"status":"Success"}'
 
@@ -39,8 +40,9 @@ def serving(handler, answer=None, **options):
         with suppress(ConnectionClosed):
             handler(websocket)
 
-    options = {"subprotocols": ["v4.channel.k8s.io"], "process_request": process_request, **options}
-    with serve(handle, "127.0.0.1", 0, compression=None, close_timeout=1, **options) as server:
+    patient = {"open_timeout": PATIENCE_S, "close_timeout": 1}
+    options = {"subprotocols": ["v4.channel.k8s.io"], "process_request": process_request, **patient, **options}
+    with serve(handle, "127.0.0.1", 0, compression=None, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
