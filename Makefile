@@ -12,6 +12,7 @@ ARGS =
 SEED =
 UPGRADE =
 PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/cluster tests/backends --deselect tests/backends/test_contract.py -m "not slurm"
+OTHER_PYTHON_TESTS = -p tests.without_database tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
 
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,8 +40,10 @@ pure: setup
 	.venv/bin/uv venv --quiet --clear --python '$(ON)' "$$home" && export VIRTUAL_ENV="$$home" && \
 	.venv/bin/uv pip sync --quiet --require-hashes requirements-dev.lock && \
 	.venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client && \
-	ACME_COMPILED=0 "$$home/bin/python" -m pytest -q -n 2 --dist worksteal -p tests.without_database tests/client $(PURE_TESTS) \
-	    --deselect tests/backends/kubernetes/test_contract.py
+	export ACME_COMPILED=0 && \
+	{ "$$home/bin/python" -m pytest -q -n 2 --dist worksteal $(OTHER_PYTHON_TESTS) || { \
+	    echo "The failed tests run once more, one by one: what depends on the version of Python fails again."; \
+	    "$$home/bin/python" -m pytest -q -n 0 --last-failed $(OTHER_PYTHON_TESTS); }; }
 
 # Branch coverage of the pure modules, by the tests that need no database
 coverage: setup
