@@ -216,10 +216,12 @@ def pressure_table(figures: dict[str, Any]) -> str:
     lines = [figures["machine"], f"{'':28}{heads}{'goal':>8}"]
     for name in figures[parts[0]]["times"]:
         cells = (figures[part]["times"][name] for part in parts)
-        row = "".join(f"{_shown(cell['p50']):>12}{_shown(cell['p95']):>8}{cell['count']:>6}" for cell in cells)
+        row = "".join(
+            f"{_seconds_text(cell['p50']):>12}{_seconds_text(cell['p95']):>8}{cell['count']:>6}" for cell in cells
+        )
         lines.append(f"{name:28}{row}{GOALS_S[name]:>8.0f}")
     for name in ("longest gap of recovery", "longest gap of outcomes"):
-        row = "".join(f"{_shown(figures[part][name]):>26}" for part in parts)
+        row = "".join(f"{_seconds_text(figures[part][name]):>26}" for part in parts)
         lines.append(f"{name:28}{row}{GOALS_S[name]:>8.0f}")
     for name in COUNTS:
         lines.append(f"{name:28}" + "".join(f"{figures[part][name]:>26}" for part in parts) + f"{0:>8}")
@@ -227,7 +229,7 @@ def pressure_table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shown(seconds: float | None) -> str:
+def _seconds_text(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f}"
 
 

@@ -125,7 +125,7 @@ def _power_caps(cluster: Cluster, now: datetime) -> int:
     return read_and_cap_once(cluster, set_clocks, power_page.read_power)
 
 
-def _clusters_with_due_webhooks() -> list[int]:
+def _clusters_with_due_webhooks() -> set[int]:
     return clusters_with_due_webhooks(clock.now())
 
 

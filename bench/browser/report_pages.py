@@ -118,7 +118,7 @@ def _measure(request: Callable[[], None]) -> RequestCost:
         pid = cursor.fetchone()[0]
     statements = Statements()
     wall, own, database = time.perf_counter(), time.process_time(), _cpu_s(pid)
-    with connection.execute_wrapper(statements), _kept_connection():
+    with connection.execute_wrapper(statements), _connection_stays_open():
         request()
     return RequestCost(
         wall_s=time.perf_counter() - wall, own_cpu_s=time.process_time() - own, database_cpu_s=_cpu_s(pid) - database,
@@ -127,7 +127,7 @@ def _measure(request: Callable[[], None]) -> RequestCost:
 
 
 @contextmanager
-def _kept_connection() -> Iterator[None]:
+def _connection_stays_open() -> Iterator[None]:
     """Do not close the connection at the end of a request: its process is measured."""
     from django.core.signals import request_finished, request_started
     from django.db import close_old_connections

@@ -46,7 +46,7 @@ def _context(part: JsonObject, *path: str) -> Any:
     return value_at(part, "securityContext", *path)
 
 
-def _named(noun: str, parts: Sequence[JsonObject]) -> str:
+def _name_list(noun: str, parts: Sequence[JsonObject]) -> str:
     """`containers "a", "b"`"""
     names = ", ".join(f'"{part.get("name", "")}"' for part in parts)
     return f"{noun}{'s' if len(parts) > 1 else ''} {names}"
@@ -59,12 +59,12 @@ def _host_namespaces(spec: JsonObject) -> Violations:
 
 def _privileged(spec: JsonObject) -> Violations:
     if bad := [one for one in _containers(spec) if _context(one, "privileged")]:
-        yield "privileged", f"{_named('container', bad)} must not set securityContext.privileged=true"
+        yield "privileged", f"{_name_list('container', bad)} must not set securityContext.privileged=true"
 
 
 def _privilege_escalation(spec: JsonObject) -> Violations:
     if bad := [one for one in _containers(spec) if _context(one, "allowPrivilegeEscalation") is not False]:
-        detail = f"{_named('container', bad)} must set securityContext.allowPrivilegeEscalation=false"
+        detail = f"{_name_list('container', bad)} must set securityContext.allowPrivilegeEscalation=false"
         yield "allowPrivilegeEscalation != false", detail
 
 
@@ -72,12 +72,14 @@ def _capabilities(spec: JsonObject) -> Violations:
     details, containers = [], _containers(spec)
     keep = [one for one in containers if "ALL" not in (value_at(one, "securityContext", "capabilities", "drop") or ())]
     if keep:
-        details.append(f'{_named("container", keep)} must set securityContext.capabilities.drop=["ALL"]')
+        details.append(f'{_name_list("container", keep)} must set securityContext.capabilities.drop=["ALL"]')
     for one in containers:
         added = set(value_at(one, "securityContext", "capabilities", "add") or ()) - {"NET_BIND_SERVICE"}
         if added:
             names = ", ".join(f'"{name}"' for name in sorted(added))
-            details.append(f"{_named('container', [one])} must not include {names} in securityContext.capabilities.add")
+            details.append(
+                f"{_name_list('container', [one])} must not include {names} in securityContext.capabilities.add"
+            )
     if details:
         yield "unrestricted capabilities", "; ".join(details)
 
@@ -98,14 +100,17 @@ def _non_root(spec: JsonObject) -> Violations:
     if where:
         yield "runAsNonRoot != true", f"{where} must not set securityContext.runAsNonRoot=false"
     elif bad := _unset(spec, "runAsNonRoot", lambda value: value is True):
-        yield "runAsNonRoot != true", f"pod or {_named('container', bad)} must set securityContext.runAsNonRoot=true"
+        yield (
+            "runAsNonRoot != true",
+            f"pod or {_name_list('container', bad)} must set securityContext.runAsNonRoot=true",
+        )
 
 
 def _user(spec: JsonObject) -> Violations:
     if _context(spec, "runAsUser") == 0:
         yield "runAsUser=0", "pod must not set runAsUser=0"
     elif bad := [one for one in _containers(spec) if _context(one, "runAsUser") == 0]:
-        yield "runAsUser=0", f"{_named('container', bad)} must not set runAsUser=0"
+        yield "runAsUser=0", f"{_name_list('container', bad)} must not set runAsUser=0"
 
 
 def _seccomp(spec: JsonObject) -> Violations:
@@ -113,7 +118,7 @@ def _seccomp(spec: JsonObject) -> Violations:
         kinds = " or ".join(f'"{name}"' for name in PROFILES)
         yield (
             "seccompProfile",
-            f"pod or {_named('container', bad)} must set securityContext.seccompProfile.type to {kinds}",
+            f"pod or {_name_list('container', bad)} must set securityContext.seccompProfile.type to {kinds}",
         )
 
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Case, Count, Max, Q, QuerySet, When
+from django.db.models import Case, QuerySet, When
 from django.utils.crypto import salted_hmac
 
 from acmeweb.common import outbound_http
@@ -42,26 +42,11 @@ def sleep_webhook_secret(cluster: Cluster) -> str:
     return salted_hmac("acme.sleep-webhook", cluster.name, algorithm="sha256").hexdigest()
 
 
-def clusters_with_due_webhooks(now: datetime) -> list[int]:
-    """Return the ids of the clusters in the order in which they are to be called: those whose last call failed come
-    last, those with wake-ups before others, and then those that were called longest ago."""
-    waits = Q(state__in=VERBS, called_at=None)
-    due = waits & Q(call_due_at__lte=now)
-    rows = NodeSleep.objects.open().exclude(cluster__sleep_webhook="").order_by().values("cluster")
-    found = rows.annotate(
-        due=Count("pk", filter=due),
-        wake_ups=Count("pk", filter=due & Q(state=NodeSleepState.WAKING)),
-        failures=Count("pk", filter=waits & ~Q(last_error="")),
-        last_called_at=Max("called_at"),
-    ).filter(due__gt=0)
-    longest_ago = datetime.min.replace(tzinfo=UTC)
-    ordered = sorted(
-        found,
-        key=lambda row: (
-            row["failures"] > 0, row["wake_ups"] == 0, row["last_called_at"] or longest_ago, row["cluster"]
-        ),
-    )  # fmt: skip
-    return [row["cluster"] for row in ordered]
+def clusters_with_due_webhooks(now: datetime) -> set[int]:
+    """Return the ids of clusters with a change that is to be sent now. Each cluster has a row of the loop, so one whose
+    webhook does not answer occupies one process and delays no other."""
+    due = NodeSleep.objects.open().filter(state__in=VERBS, called_at=None, call_due_at__lte=now)
+    return set(due.exclude(cluster__sleep_webhook="").values_list("cluster", flat=True))
 
 
 def call_sleep_webhooks_once(cluster: Cluster, now: datetime, monotonic: Callable[[], float] = time.monotonic) -> int:
