@@ -18,12 +18,16 @@ from jobs.core.telemetry_math import interval_start
 from jobs.models import Resolution
 from jobs.queries.map_rows import MAX_READING_AGE
 
+OLDEST_READING = timedelta(hours=1)  # that is shown, with its age
 DAY_HOURS = 24
 PERCENT_SCALE = (0.0, 100.0)
 NEWEST_READINGS_SQL = """
-SELECT DISTINCT ON (node_id) node_id, (SELECT avg(value) FROM unnest(gpu_util) AS value),
-  (SELECT max(value) FROM unnest(gpu_temperature_c) AS value)
-FROM jobs_sample WHERE resolution = %s AND at > %s AND at <= %s ORDER BY node_id, at DESC
+SELECT node.id, newest.at, (SELECT avg(value) FROM unnest(newest.gpu_util) AS value),
+  (SELECT max(value) FROM unnest(newest.gpu_temperature_c) AS value)
+FROM jobs_node AS node, LATERAL (
+  SELECT at, gpu_util, gpu_temperature_c FROM jobs_sample
+  WHERE node_id = node.id AND resolution = %s AND at > %s AND at <= %s ORDER BY at DESC LIMIT 1
+) AS newest
 """
 HOURLY_UTILIZATION_SQL = """
 SELECT node_id, array_agg(extract(epoch FROM at)::bigint), array_agg((SELECT avg(value) FROM unnest(gpu_util) AS value))
@@ -37,15 +41,20 @@ class NodeLoad:
 
     utilization: float | None = None  # percent, the mean of its GPUs
     temperature: float | None = None  # of its hottest GPU
+    outdated_since: datetime | None = None  # when it was read, if that is no longer current
 
 
 def node_loads(now: datetime) -> dict[int, NodeLoad]:
-    """The newest reading of each node with telemetry, by node key."""
+    """The newest reading of the last hour of each node with telemetry, by node key."""
     with connection.cursor() as cursor:
-        cursor.execute(NEWEST_READINGS_SQL, [Resolution.RAW, now - MAX_READING_AGE, now])
+        cursor.execute(NEWEST_READINGS_SQL, [Resolution.RAW, now - OLDEST_READING, now])
         return {
-            node: NodeLoad(utilization=_finite(utilization), temperature=_finite(temperature))
-            for node, utilization, temperature in cursor.fetchall()
+            node: NodeLoad(
+                utilization=_finite(utilization),
+                temperature=_finite(temperature),
+                outdated_since=at if at <= now - MAX_READING_AGE else None,
+            )
+            for node, at, utilization, temperature in cursor.fetchall()
         }
 
 

@@ -17,7 +17,7 @@ from .kubernetes.backend import KubernetesBackend
 from .kubernetes.connection.access import EXAMPLE, ReadFile, load_connection, parse_address
 from .kubernetes.connection.advice import MANIFEST_COMMAND
 from .kubernetes.ownership import parse_owner_mapping
-from .kubernetes.pod_template import parse_pod_template
+from .kubernetes.pod_template import stored_pod_template
 from .senders import IdentityProvider
 from .slurm import SlurmBackend
 
@@ -36,7 +36,7 @@ def _open_slurm(address: str, **options: Any) -> Backend:
 
 def _open_kubernetes(address: str, **options: Any) -> Backend:
     try:
-        template = parse_pod_template(options["pod_template"], options["pod_limits"])
+        template = stored_pod_template(options["pod_template"], options["pod_limits"])
     except ValueError as error:
         raise ValueError(f"pod_template: {error}") from None
     return KubernetesBackend(

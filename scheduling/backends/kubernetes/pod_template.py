@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -78,6 +78,7 @@ class PodTemplate:
     run_as_user: int | None = DEFAULT_ID  # None: that of the image, which must not be root
     run_as_group: int | None = None  # None: the number of the user
     host_network: bool = False
+    denial: str = ""  # why the limits of this installation no longer allow it: then no new pods are created
 
     def namespace_mode(self, name: str) -> NamespaceMode:
         return NamespaceMode.OURS if name == self.namespace else self.namespaces.get(name, NamespaceMode.OBSERVED)
@@ -105,14 +106,29 @@ class PodTemplate:
 
 
 def parse_pod_template(settings: object, limits: PodLimits) -> PodTemplate:
-    """The template in a cluster's settings. Raises ValueError with one sentence that names the setting."""
+    """The template in new settings of a cluster. Raises ValueError with one sentence that names the setting."""
+    template = _read_template(settings)
+    check_limits(template, limits)
+    return template
+
+
+def stored_pod_template(settings: object, limits: PodLimits) -> PodTemplate:
+    """The template of a cluster in use. If the limits became stricter, its jobs can still be observed and ended."""
+    template = _read_template(settings)
+    try:
+        check_limits(template, limits)
+    except ValueError as error:
+        return replace(template, denial=str(error))
+    return template
+
+
+def _read_template(settings: object) -> PodTemplate:
     if not isinstance(settings, Mapping):
         raise ValueError('must be an object, for example {"image": "registry.example/train:1"}.')
     if unknown := sorted(set(map(str, settings)) - set(READERS)):
         raise ValueError(f"{unknown[0][:40]!r} is not a setting; use {', '.join(READERS)}.")
     template = PodTemplate(**{name: READERS[name](name, value) for name, value in settings.items()})
     _check_together(template)
-    check_limits(template, limits)
     return template
 
 

@@ -19,7 +19,7 @@ from scheduling.backends.kubernetes.pod_objects import (
     shape_of,
 )
 from scheduling.backends.kubernetes.pod_script import escape_references, pod_script
-from scheduling.backends.kubernetes.pod_template import parse_pod_template
+from scheduling.backends.kubernetes.pod_template import parse_pod_template, stored_pod_template
 from tests.backends.kubernetes.test_pod_template import ALL, FULL
 
 JOB_SETS = ApiFeatures(indexed_jobs=True, job_set_path="/apis/jobset.x-k8s.io/v1alpha2", scheduling_gates=True)
@@ -327,3 +327,10 @@ def test_what_the_template_does_not_offer_is_refused(more, settings, sentence):
         owner_object(request(**more), parse_pod_template(settings, ALL), JOBS)
 
     assert str(error.value).startswith(sentence)
+
+
+def test_stored_template_that_the_limits_no_longer_allow_creates_no_pods():
+    template = stored_pod_template({"image": "train:1", "run_as_user": 0}, PodLimits())
+
+    with pytest.raises(RequestRejected, match=r"^The cluster's pod template is not allowed: run_as_user 0 needs"):
+        owner_object(request(), template, JOBS)

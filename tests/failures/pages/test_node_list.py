@@ -104,6 +104,18 @@ def test_a_node_shows_its_mean_utilization_its_hottest_gpu_and_a_line_of_a_day(a
     assert row.line == "0.0,20.0 95.7,0.0 100.0,10.0"
 
 
+def test_a_reading_that_is_no_longer_current_is_shown_with_its_age(ada):
+    now = clock.now()
+    sample("seren-001", [90.0], [61.0], at=now - timedelta(minutes=4))
+    sample("seren-002", [80.0], [61.0], at=now - timedelta(hours=2))
+
+    page = ada.get("/nodes/")
+
+    assert [row.load.utilization for row in page.context["rows"]] == [90.0, None, None, None]
+    assert page.context["rows"][0].load.outdated_since == now - timedelta(minutes=4)
+    assert "4m ago" in page.content.decode()
+
+
 @pytest.mark.parametrize(
     ("sort", "found"),
     [
