@@ -25,7 +25,7 @@ from failures.loops.watch import watch_once
 from jobs.actions.bulk.background import run_bulk_actions_once
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_expired_web_state
-from jobs.models import Cluster, LoopFailure, clock
+from jobs.models import Cluster, ClusterCommand, Job, LoopFailure, clock
 from scheduling.backends import power_page, telemetry
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
@@ -95,7 +95,15 @@ class LoopGroup:
 
 
 def _turn(cluster: Cluster, now: datetime) -> bool:
-    return run_turn(cluster.pk, f"{socket.gethostname()}:{os.getpid()}", connect)
+    """Run a turn. A cluster without jobs is only looked at for the state of its nodes and for jobs from outside."""
+    has_run = run_turn(cluster.pk, f"{socket.gethostname()}:{os.getpid()}", connect)
+    return has_run and _has_work(cluster)
+
+
+def _has_work(cluster: Cluster) -> bool:
+    jobs = Job.objects.filter(cluster=cluster)
+    open_commands = ClusterCommand.objects.open().filter(cluster=cluster)
+    return jobs.live().exists() or jobs.waiting().exists() or open_commands.exists()
 
 
 def _recovery(now: datetime) -> int:
