@@ -16,10 +16,12 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 ADMINISTRATOR = "admin"
+FIRST_MIGRATION = ("jobs", "0001_squashed_0069_runs_of_name")
 PREPARE_LOCK_ID = 0x41636D65  # "Acme"
 LOCK_RETRY_S = 0.2
 
@@ -65,8 +67,18 @@ def _run_timed_step(name: str, step: Callable[[], None], say: Callable[[str], No
 
 def _apply_migrations() -> None:
     executor = MigrationExecutor(connection)
+    refuse_old_database({name for app, name in executor.loader.applied_migrations if app == FIRST_MIGRATION[0]})
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", interactive=False, verbosity=1)
+
+
+def refuse_old_database(applied: set[str]) -> None:
+    """Refuse a database whose schema was made by migrations that no longer exist."""
+    if applied and FIRST_MIGRATION[1] not in applied:
+        raise CommandError(
+            "This database is too old for this version of Acme. Upgrade it first with the last commit before"
+            ' "Delete migrations that squashed ones replace", then with this one.'
+        )
 
 
 def collect_static() -> None:

@@ -1,4 +1,4 @@
-"""The schema in one step, for new databases. Older ones apply the migrations that this one replaces."""
+"""The schema in one step. Databases that are older are refused, see `acmeweb.services.prepare`."""
 
 import datetime
 
@@ -13,31 +13,11 @@ from failures.models import pgvector
 
 
 class Migration(migrations.Migration):
-    replaces = [
-        ("failures", "0001_initial"),
-        ("failures", "0002_learning"),
-        ("failures", "0003_following"),
-        ("failures", "0004_recovery"),
-        ("failures", "0005_errors_of_decisions"),
-        ("failures", "0006_notices"),
-        ("failures", "0007_signs"),
-        ("failures", "0008_stacks"),
-        ("failures", "0009_corrections"),
-        ("failures", "0010_cadence"),
-        ("failures", "0011_what_a_job_asks_for_instead"),
-        ("failures", "0012_plain_help_texts"),
-        ("failures", "0013_stored_reasons"),
-        ("failures", "0014_plain_names"),
-        ("failures", "0015_log_read_state"),
-        ("failures", "0016_last_error"),
-        ("failures", "0017_step_text"),
-    ]
-
     initial = True
 
     dependencies = [
         ("auth", "__first__"),
-        ("jobs", "0001_initial"),
+        ("jobs", "0001_squashed_0069_runs_of_name"),
     ]
 
     operations = [

@@ -1,6 +1,6 @@
 """SQL that models do not express: a sequence for ids, one live holder per GPU and share, Events that nobody edits.
 
-The migrations of old and of new databases use it, so it stays as it is: a change is a new migration.
+The first migration uses it, so it stays as it is: a change is a new migration.
 """
 
 from django.db import migrations
@@ -24,8 +24,8 @@ CREATE TRIGGER jobs_event_append_only BEFORE UPDATE OR DELETE ON jobs_event
 # Whole GPUs are guarded by a btree, which costs a tenth of GiST. A shared GPU is in it too: the share that has its first
 # thousandth stands for it there. Triggers, which run for shares only, keep one share in that place. Shares must not
 # overlap either. The thousandths of all GPUs are numbered for that: a node has room for 32768 GPUs of 1000. All
-# constraints are checked at the end of each statement, so one UPDATE may swap GPUs. NOT VALID is for old databases: see
-# 0059.
+# constraints are checked at the end of each statement, so one UPDATE may swap GPUs. NOT VALID saved
+# the check of rows that existed.
 SHARE_CONSTRAINTS = """
     ADD CONSTRAINT share_within_gpu CHECK (share_begin >= 0 AND share > 0 AND share_begin + share <= 1000) NOT VALID,
     ADD CONSTRAINT one_live_holder_per_gpu

@@ -1,4 +1,4 @@
-"""The schema in one step, for new databases. Older ones apply the migrations that this one replaces."""
+"""The schema in one step. Databases that are older are refused, see `acmeweb.services.prepare`."""
 
 import datetime
 
@@ -13,37 +13,12 @@ from ._ledger_triggers import CREATE_TRIGGERS
 
 
 class Migration(migrations.Migration):
-    replaces = [
-        ("scheduling", "0001_initial"),
-        ("scheduling", "0002_simulation"),
-        ("scheduling", "0003_estimates"),
-        ("scheduling", "0004_lease_sessions"),
-        ("scheduling", "0005_node_tests"),
-        ("scheduling", "0006_campaigns"),
-        ("scheduling", "0007_evaluation_rules"),
-        ("scheduling", "0008_uploaded_traces"),
-        ("scheduling", "0009_circuit_breakers"),
-        ("scheduling", "0010_plain_help_texts"),
-        ("scheduling", "0011_plain_names"),
-        ("scheduling", "0012_campaign_names"),
-        ("scheduling", "0013_names_of_existing_campaigns"),
-        ("scheduling", "0014_scheduling_history"),
-        ("scheduling", "0015_trained_trees"),
-        ("scheduling", "0016_ledger_periods"),
-        ("scheduling", "0017_ledger_change_triggers"),
-        ("scheduling", "0018_node_sleeps"),
-        ("scheduling", "0019_power_budgets"),
-        ("scheduling", "0020_power_caps"),
-        ("scheduling", "0021_gpu_speeds"),
-        ("scheduling", "0022_cap_percents"),
-    ]
-
     initial = True
 
     dependencies = [
         ("auth", "__first__"),
-        ("failures", "0001_initial"),
-        ("jobs", "0001_initial"),
+        ("failures", "0001_squashed_0017_step_text"),
+        ("jobs", "0001_squashed_0069_runs_of_name"),
     ]
 
     operations = [

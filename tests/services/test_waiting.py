@@ -12,7 +12,7 @@ class Clock:
 
 
 def answered_at(tmp_path, *moments):
-    (tmp_path / "prepare.log").write_text("Running migrations:\n  Applying jobs.0028_events_of_nodes...\n")
+    (tmp_path / "prepare.log").write_text("Running migrations:\n  Applying jobs.0071_waiting_limits...\n")
     clock, said = Clock(), []
     waiting = WaitReminder(tmp_path / "prepare.log", said.append, every_s=30, monotonic=clock)
     for clock.at in moments:
@@ -28,7 +28,7 @@ def test_a_long_preparation_is_reported_every_half_minute_with_the_end_of_its_lo
     said = answered_at(tmp_path, 29, 30, 31, 60, 3600)
 
     assert [line.split(" s. ")[0].rsplit(" ", 1)[1] for line in said] == ["30", "60", "3600"]
-    assert said[0].endswith("ends: Applying jobs.0028_events_of_nodes...")
+    assert said[0].endswith("ends: Applying jobs.0071_waiting_limits...")
 
 
 def test_reminder_reports_an_empty_log(tmp_path):

@@ -1,4 +1,4 @@
-"""Concurrent index creation in migrations: after an interruption, and next to a waiting transaction."""
+"""Migrations: concurrent index creation, and databases that are too old."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from django.core.management.base import CommandError
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
@@ -13,13 +14,13 @@ from acmeweb.services import prepare
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
-BEFORE, MIGRATION = ("jobs", "0027_progress_read_from_logs"), ("jobs", "0028_events_of_nodes")
-SCHEMA = "before_0028"
+BEFORE, MIGRATION = ("jobs", "0070_bulk_actions"), ("jobs", "0071_waiting_limits")
+SCHEMA = "before_0071"
 INDEXES = """
 SELECT relname, indisvalid, pg_get_expr(indpred, indrelid) IS NOT NULL FROM pg_index
 JOIN pg_class ON pg_class.oid = indexrelid WHERE relnamespace = %s::regnamespace
 """
-BOTH = [("event_node_asked", True, True), ("event_node_moved", True, True)]
+BOTH = [("job_waiting_of_team", True, True), ("job_waiting_of_user", True, True)]
 
 
 def execute(statement, *values):
@@ -33,16 +34,16 @@ def indexes():
 
 
 def migrate():
-    loader = MigrationLoader(connection, replace_migrations=False)
+    loader = MigrationLoader(connection)
     with connection.schema_editor(atomic=False) as editor:
         loader.get_migration(*MIGRATION).apply(loader.project_state(BEFORE), editor)
 
 
 @pytest.fixture(autouse=True)
-def events_before_the_migration():
+def jobs_before_the_migration():
     """A schema with the columns that the migration indexes, which is quicker than unapplying all later migrations."""
     execute(f"CREATE SCHEMA {SCHEMA}")
-    execute(f"CREATE TABLE {SCHEMA}.jobs_event (id bigint, node_id bigint, what text, at timestamptz)")
+    execute(f"CREATE TABLE {SCHEMA}.jobs_job (id bigint, user_id bigint, team_id bigint, state text)")
     execute(f"SET search_path TO {SCHEMA}")
     yield
     execute("RESET search_path")
@@ -50,7 +51,7 @@ def events_before_the_migration():
 
 
 def test_index_left_invalid_by_an_interruption_is_rebuilt():
-    execute("CREATE INDEX event_node_asked ON jobs_event (id)")
+    execute("CREATE INDEX job_waiting_of_user ON jobs_job (id)")
 
     migrate()
 
@@ -77,3 +78,11 @@ def test_waiting_transaction_does_not_block_index_creation():
     waits.join(PATIENCE_S)
 
     assert seen == BOTH
+
+
+def test_database_of_deleted_migrations_is_refused():
+    prepare.refuse_old_database(set())
+    prepare.refuse_old_database({"0001_squashed_0069_runs_of_name", "0070_bulk_actions"})
+
+    with pytest.raises(CommandError, match=r"too old .* Upgrade it first"):
+        prepare.refuse_old_database({"0001_initial", "0002_guards"})
