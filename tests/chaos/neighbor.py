@@ -28,10 +28,12 @@ UNENDED = "SELECT public_id FROM jobs_job WHERE ended_at IS NULL"
 
 
 def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
-    """Stop the demo's submissions and cancel its jobs, which would occupy the cluster for minutes."""
+    """Stop the demo's submissions and cancel its campaigns and jobs, which would occupy the cluster for minutes."""
     instance.halt("demo")
     # Before its first poll of the cluster an instance rejects jobs, because it knows no node sizes
     until(lambda: instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
+    for (campaign,) in instance.sql("SELECT public_id FROM scheduling_campaign WHERE ended_at IS NULL").fetchall():
+        caller.ask(f"campaigns/{campaign}/cancel/", {}, key=f"clear-{campaign}", over=over)
     if demo_jobs := [job for (job,) in instance.sql(UNENDED).fetchall()]:
         caller.ask("jobs/actions/", {"action": "cancel", "ids": demo_jobs}, key=f"clear-{instance.port}", over=over)
 
