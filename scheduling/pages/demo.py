@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_safe
 
-from scheduling.bundled.history import progress, write
+from scheduling.simulation.demo.history import progress, write
 
 
 @require_safe

@@ -24,12 +24,12 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from acmeweb.common.env import ROOT
 from jobs.models import Cluster, ClusterMode, Job, clock
-from scheduling.bundled import demo, kalos
-from scheduling.bundled.history import write
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
-from scheduling.slurmsim import workload
-from scheduling.slurmsim.workload import SampledJob
+from scheduling.simulation.demo import demo, kalos
+from scheduling.simulation.demo.history import write
+from scheduling.simulation.slurm import workload
+from scheduling.simulation.slurm.workload import SampledJob
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from scheduling.drill import report
-from scheduling.drill.faults import SCENARIOS
-from scheduling.drill.run import STRATEGIES, run_drill
-from scheduling.drill.values import DrillPlan
+from scheduling.simulation.drill import report
+from scheduling.simulation.drill.faults import SCENARIOS
+from scheduling.simulation.drill.run import STRATEGIES, run_drill
+from scheduling.simulation.drill.values import DrillPlan
 
 MAX_DRILL_HOURS = 24 * 14
 

@@ -8,10 +8,10 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from jobs.models import Cluster
-from scheduling.bundled import demo, kalos
-from scheduling.bundled.history import write
-from scheduling.bundled.seed import SeedCommand
-from scheduling.bundled.sites import DEMO_SITES
+from scheduling.simulation.demo import demo, kalos
+from scheduling.simulation.demo.history import write
+from scheduling.simulation.demo.seed import SeedCommand
+from scheduling.simulation.demo.sites import DEMO_SITES
 
 
 class Command(SeedCommand):

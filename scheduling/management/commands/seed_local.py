@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from jobs.models import Team
-from scheduling.bundled.seed import SeedCommand
+from scheduling.simulation.demo.seed import SeedCommand
 
 
 class Command(SeedCommand):

@@ -11,11 +11,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from jobs.models import Cluster, clock
-from scheduling.bundled import demo
-from scheduling.bundled.history import progress, write
-from scheduling.bundled.history.logs import StoreLogs, write_log_files
 from scheduling.clusters import simulator
 from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.simulation.demo import demo
+from scheduling.simulation.demo.history import progress, write
+from scheduling.simulation.demo.history.logs import StoreLogs, write_log_files
 
 
 class Command(BaseCommand):

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test import override_settings
 
 from acmeweb.common import metrics_store
-from scheduling.bundled.history import progress, write
+from scheduling.simulation.demo.history import progress, write
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -11,12 +11,12 @@ from django.contrib.auth.models import Permission
 from jobs.core.lifecycle import NodeState
 from jobs.models import Event, Job, clock
 from scheduling.backends.opening import open_backend
-from scheduling.bundled import demo
 from scheduling.clusters import simulator
 from scheduling.clusters.simulator import SimulatorError
-from scheduling.slurmsim import workload
+from scheduling.simulation.demo import demo
+from scheduling.simulation.slurm import workload
 from tests import make
-from tests.cluster.running import ClusterProcess
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 pytestmark = pytest.mark.django_db
 

@@ -8,12 +8,12 @@ from django.contrib.auth.models import Permission
 
 from acmeweb.services.kubeconfig import kubeconfig_text
 from jobs.models import Event, clock
-from scheduling.bundled import kalos
 from scheduling.clusters import simulator
 from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation.demo import kalos
 from tests import make
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 pytestmark = pytest.mark.django_db
 

@@ -25,11 +25,11 @@ from scheduling.backends import telemetry
 from scheduling.loops.power.energy import clusters_with_telemetry, count_energy_once, delete_old_energy
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.queries import energy
-from scheduling.slurmsim import dcgm_exporter
-from scheduling.slurmsim.power_meters import PowerMeters, node_power_w
-from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from scheduling.simulation.slurm import dcgm_exporter
+from scheduling.simulation.slurm.power_meters import PowerMeters, node_power_w
+from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
 from tests import make
-from tests.cluster.make import NODES, NOW, controller, request
+from tests.scheduling.simulation.slurm.make import NODES, NOW, controller, request
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
