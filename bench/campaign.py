@@ -356,7 +356,7 @@ class OneJobPerDataset:
 
 def _inference_share(dataset: Any) -> float:
     """Return the share of inference in a job that does both; random factors stretch both alike."""
-    from scheduling.simulation.slurm.scripts.evaluation_jobs import dataset_cost
+    from scheduling.simulation.machines.scripts.evaluation_jobs import dataset_cost
 
     cost = dataset_cost(dataset.name, dataset.samples)
     return float(cost.gpu_s / (cost.gpu_s + cost.score))

@@ -23,7 +23,7 @@ from scheduling.simulation.drill.counts import percentiles
 from scheduling.simulation.drill.faults import SCENARIOS
 from scheduling.simulation.drill.run import DrillResult, run_drill
 from scheduling.simulation.drill.values import DrillPlan
-from scheduling.simulation.slurm.faults import FaultKind
+from scheduling.simulation.machines.faults import FaultKind
 
 DRILL_COLUMNS = ("seed", "cured", "stops", "restarts", "cordons", "false", "named", "p50", "p95", "p95 w/o", *SCENARIOS)
 ERROR_COUNTS = ("wrong_stops", "wrong_restarts", "false_cordons")

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from scheduling.simulation.slurm.execution.accounts import DEFAULT_UIDS
+from scheduling.simulation.machines.execution.accounts import DEFAULT_UIDS
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 from tests.scheduling.simulation.slurm.running import is_alive

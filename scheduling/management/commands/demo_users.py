@@ -28,8 +28,8 @@ from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
 from scheduling.simulation.demo import demo, kalos
 from scheduling.simulation.demo.history import write
-from scheduling.simulation.slurm import workload
-from scheduling.simulation.slurm.workload import SampledJob
+from scheduling.simulation.machines import workload
+from scheduling.simulation.machines.workload import SampledJob
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from scheduling.models import Campaign, Suite
 from scheduling.simulation.demo import kalos
 from scheduling.simulation.demo.sites import DEMO_SITES, DEMO_TEAMS, TEAM_OF_KIND, quota_gpus
 from scheduling.simulation.drill.checkpoint_campaigns import BENCHMARKS, samples_by_benchmark
-from scheduling.simulation.slurm import workload
-from scheduling.simulation.slurm.workload import SampledJob, WorkloadSettings
+from scheduling.simulation.machines import workload
+from scheduling.simulation.machines.workload import SampledJob, WorkloadSettings
 
 MAX_WAITING_JOBS = 150  # no more jobs are submitted while this many wait
 IDLE_CLUSTER_SHARE = 0.2

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.core.lifecycle import JobKind
 from scheduling.simulation.drill.history import HistorySettings
-from scheduling.simulation.slurm.workload import KALOS_PROFILES, SEREN_PROFILES, WorkloadProfile
+from scheduling.simulation.machines.workload import KALOS_PROFILES, SEREN_PROFILES, WorkloadProfile
 
 
 @dataclass(frozen=True, kw_only=True)

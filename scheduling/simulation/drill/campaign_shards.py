@@ -23,8 +23,8 @@ from scheduling.simulation.drill.checkpoint_campaigns import (
 from scheduling.simulation.drill.history import CANCELLED
 from scheduling.simulation.drill.job_logs import START_S
 from scheduling.simulation.drill.jobs import AttemptLife, DrillJob
-from scheduling.simulation.slurm.scripts.evaluation_jobs import dataset_cost
-from scheduling.simulation.slurm.scripts.training_runs import ModelShape
+from scheduling.simulation.machines.scripts.evaluation_jobs import dataset_cost
+from scheduling.simulation.machines.scripts.training_runs import ModelShape
 
 LONGEST_SHARD_S = 900.0
 SHARD_SPREAD = 0.1

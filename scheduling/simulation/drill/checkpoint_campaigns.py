@@ -18,9 +18,9 @@ from scheduling.evaluation import priors
 from scheduling.evaluation.work import datasets
 from scheduling.simulation.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
-from scheduling.simulation.slurm.scripts.evaluation_jobs import dataset_cost
-from scheduling.simulation.slurm.scripts.training_runs import ModelShape, shape_of_name
-from scheduling.simulation.slurm.workload import job_name
+from scheduling.simulation.machines.scripts.evaluation_jobs import dataset_cost
+from scheduling.simulation.machines.scripts.training_runs import ModelShape, shape_of_name
+from scheduling.simulation.machines.workload import job_name
 
 BENCHMARKS = (
     *("mmlu", "ceval", "gsm8k", "humaneval", "mbpp", "hellaswag", "race_middle", "commonsenseqa", "boolq", "piqa"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from scheduling.simulation.slurm.failure_reasons import FAILURE_TABLE, reason_weights
+from scheduling.simulation.machines.failure_reasons import FAILURE_TABLE, reason_weights
 
 # Not drawn for jobs: machine faults have their own rate, and only the gang of a drill simulates a bad loss
 EXCLUDED_REASONS = frozenset({"loss_nan", *(reason.name for reason in FAILURE_TABLE if reason.breaks)})

@@ -7,8 +7,8 @@ from scheduling.simulation.drill.faults import BUG, RESTARTABLE_REASONS, draw_bu
 from scheduling.simulation.drill.jobs import GANG_JOB, DrillJob
 from scheduling.simulation.drill.simulation import NODE_LOST_S, TEARDOWN_S, DrillSimulation, symptom_delay_s
 from scheduling.simulation.drill.values import DrillFault
-from scheduling.simulation.slurm.failure_reasons import TRAINING_KINDS
-from scheduling.simulation.slurm.faults import STORAGE_HIT_RATE, FaultKind
+from scheduling.simulation.machines.failure_reasons import TRAINING_KINDS
+from scheduling.simulation.machines.faults import STORAGE_HIT_RATE, FaultKind
 
 BAD_STEPS = 12  # length of a data range that spoils the weights
 # Diagnosis labels that count as correct; labels that call for the same action are equivalent

@@ -1,7 +1,7 @@
 """Draws what fails in a drill, when and where, at published rates. Pure and seeded: the same for every strategy.
 
 llama3  419 unexpected interruptions in 54 days of 16,384 GPUs ("The Llama 3 Herd of Models", table 5), scaled per GPU:
-        one per day for this gang. The mix follows that table where `slurm.faults.FAULT_WEIGHTS` has a row. The
+        one per day for this gang. The mix follows that table where `machines.faults.FAULT_WEIGHTS` has a row. The
         table does not divide its 54 software bugs, so half are transient errors and half errors in the program.
 dense   the same mix at the absolute rate of that run, an interruption of the gang every 3.1 hours, although the gang
         has an eighth of the GPUs
@@ -19,13 +19,13 @@ from random import Random
 from jobs.core.lifecycle import JobKind
 from scheduling.simulation.drill.failure_odds import EVEN_ODDS
 from scheduling.simulation.drill.values import DrillFault, DrillPlan, JobFlaw
-from scheduling.simulation.slurm.failure_reasons import (
+from scheduling.simulation.machines.failure_reasons import (
     REASONS_BY_NAME,
     FailureFamily,
     draw_reason,
     draw_time_to_failure_s,
 )
-from scheduling.simulation.slurm.faults import FAULT_WEIGHTS, OUTAGE_RANGE_S, REPAIR_RANGE_S, FaultKind
+from scheduling.simulation.machines.faults import FAULT_WEIGHTS, OUTAGE_RANGE_S, REPAIR_RANGE_S, FaultKind
 
 DAY_S = 86_400.0
 BUG = "bug"  # an error in the gang's program

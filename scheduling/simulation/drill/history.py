@@ -36,7 +36,7 @@ from scheduling.simulation.drill.job_logs import HistoryLogs
 from scheduling.simulation.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
 from scheduling.simulation.drill.values import DRILL_EPOCH, DrillFault, DrillPlan, NodeClosure
-from scheduling.simulation.slurm.faults import FaultKind
+from scheduling.simulation.machines.faults import FaultKind
 
 KUBERNETES_SITES = frozenset({"kalos"})
 CHECK_INTERVAL_S = 60.0

@@ -17,7 +17,7 @@ from scheduling.replay import acme_trace
 from scheduling.replay.acme_figures import PUBLISHED_CLUSTERS
 from scheduling.simulation.drill.failure_odds import DRAWN_REASONS, EVEN_ODDS
 from scheduling.simulation.drill.history import SiteHistory
-from scheduling.simulation.slurm.failure_reasons import REASONS_BY_NAME, FailureFamily
+from scheduling.simulation.machines.failure_reasons import REASONS_BY_NAME, FailureFamily
 
 POPULATION = 400_000  # jobs drawn from the published distribution
 RESAMPLES = 100

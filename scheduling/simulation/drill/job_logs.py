@@ -16,13 +16,13 @@ from scheduling.simulation.drill import symptoms
 from scheduling.simulation.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
 from scheduling.simulation.drill.values import DrillPlan
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.scripts.failure_output import FailureContext
-from scheduling.simulation.slurm.scripts.job_output import PlannedLog, lines_until
-from scheduling.simulation.slurm.scripts.play import SimulatedRun
-from scheduling.simulation.slurm.scripts.training_runs import TrainingRun, training_run, with_whole_steps
-from scheduling.simulation.slurm.values import ProcessExit
-from scheduling.simulation.slurm.workload import job_name
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.scripts.failure_output import FailureContext
+from scheduling.simulation.machines.scripts.job_output import PlannedLog, lines_until
+from scheduling.simulation.machines.scripts.play import SimulatedRun
+from scheduling.simulation.machines.scripts.training_runs import TrainingRun, training_run, with_whole_steps
+from scheduling.simulation.machines.values import ProcessExit
+from scheduling.simulation.machines.workload import job_name
 
 START_S = 2.0  # from the allocation until the command starts
 MAX_LINES = {JobKind.PRETRAIN: 400}  # of progress

@@ -30,7 +30,7 @@ from scheduling.simulation.drill.values import (
     StepReport,
     virtual_time,
 )
-from scheduling.simulation.slurm.faults import REPAIR_RANGE_S, SYMPTOM_DELAY_S, FaultKind
+from scheduling.simulation.machines.faults import REPAIR_RANGE_S, SYMPTOM_DELAY_S, FaultKind
 
 # A poll of the cluster, a diagnosis, a turn of the scheduler
 SYNC_DELAY_S, DIAGNOSIS_DELAY_S, TURN_DELAY_S = 1.0, 2.0, 1.0

@@ -1,6 +1,6 @@
 """The symptoms of a fault: logs, telemetry, step times of ranks, checkpoint listings. Pure and seeded.
 
-Nothing here names a cause; the log lines come from `slurm.scripts.failure_messages`, which knows no signature. Real
+Nothing here names a cause; the log lines come from `machines.scripts.failure_messages`, which knows no signature. Real
 symptoms are mixed with the noise of every datacenter: Xids that programs cause, hot days, telemetry gaps, wrong
 sensors.
 """
@@ -16,9 +16,9 @@ from failures.detection.node_health import NodeTelemetryWindow
 from failures.detection.slow_ranks import RankTimings
 from failures.recovery.checkpoints import DirectoryListing, ListedFile
 from scheduling.simulation.drill.values import DrillPlan, StepReport, virtual_time
-from scheduling.simulation.slurm.faults import REASON_OF_FAULT, XID_OF_FAULT, FaultKind
-from scheduling.simulation.slurm.scripts.failure_output import FailureContext, failure_lines
-from scheduling.simulation.slurm.scripts.job_output import NOISE_TEMPLATES
+from scheduling.simulation.machines.faults import REASON_OF_FAULT, XID_OF_FAULT, FaultKind
+from scheduling.simulation.machines.scripts.failure_output import FailureContext, failure_lines
+from scheduling.simulation.machines.scripts.job_output import NOISE_TEMPLATES
 
 STAGES, NODES_OF_STAGE = 8, 8  # pipeline stages, and minimum nodes per stage; ranks of one stage do the same work
 ALPHA, BETA = 1.0, 0.12  # parts of a step's time: by tokens, by squared sequence lengths

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.simulation.slurm.fault_registry import FaultRegistry
-from scheduling.simulation.slurm.faults import ClusterFault, FaultKind, FaultModel
-from scheduling.simulation.slurm.values import JobExecutor, SignalTarget, SlurmNode
+from scheduling.simulation.machines.fault_registry import FaultRegistry
+from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
+from scheduling.simulation.machines.values import JobExecutor, SignalTarget, SimulatedNode
 
 from .agenda import Agenda
 from .api.authorization import Authenticator, Authorizer, access_of
@@ -251,7 +251,7 @@ class KubernetesCluster:
         self._executions.apply_fault(fault, now)
         return fault
 
-    def _check_fault_target(self, name: str, gpu: int) -> SlurmNode:
+    def _check_fault_target(self, name: str, gpu: int) -> SimulatedNode:
         node = self.machine(name).node
         if gpu >= node.gpus:
             raise bad_request(f"gpu: {name} has no GPU {gpu}")

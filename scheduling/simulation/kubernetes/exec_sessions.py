@@ -12,7 +12,7 @@ from typing import Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from scheduling.simulation.slurm.values import SlurmNode
+from scheduling.simulation.machines.values import SimulatedNode
 
 from .api.authorization import access_of
 from .api.errors import ApiError, bad_request
@@ -57,7 +57,7 @@ class SimulatedCommands:
             model=node.gpu_model if node else "",
         )
 
-    def _node(self, runtime: PodRuntime) -> SlurmNode | None:
+    def _node(self, runtime: PodRuntime) -> SimulatedNode | None:
         machine = self._cluster.kubelets.machine(runtime.node)
         return machine.node if machine is not None else None
 

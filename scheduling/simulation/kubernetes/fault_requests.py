@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduling.simulation.slurm.faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
+from scheduling.simulation.machines.faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
 
 from .api.errors import bad_request
 from .objects import JsonObject

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from scheduling.simulation.slurm.wire import InvalidRequest
+from scheduling.simulation.machines.requests import InvalidSimulatorRequest
 
 from .api import protobuf
 from .api.errors import ApiError, bad_request, path_not_found, unsupported_media_type
@@ -54,7 +54,7 @@ def guard_handler(handler: Handler) -> Handler:
             return await handler(request)
         except ApiError as error:
             return json_response(error.body(), error.code)
-        except InvalidRequest as error:
+        except InvalidSimulatorRequest as error:
             refused = bad_request(error.words)
             return json_response(refused.body(), refused.code)
         except ClientDisconnect:

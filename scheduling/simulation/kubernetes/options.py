@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobs.core.gpu_shares import MIG_PROFILE, WHOLE_GPU, profile_milli
-from scheduling.simulation.slurm.options import (
+from scheduling.simulation.machines.options import (
     InvalidOption,
     SimulatorOptions,
     add_simulator_options,

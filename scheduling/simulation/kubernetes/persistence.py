@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduling.simulation.slurm.store import (
+from scheduling.simulation.machines.database import (
     SimulatorDatabase,
     WriteTransaction,
     job_from_json,

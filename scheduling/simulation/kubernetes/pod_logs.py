@@ -18,12 +18,12 @@ from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
 
-from scheduling.simulation.slurm.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath
-from scheduling.simulation.slurm.scripts import stack_output
-from scheduling.simulation.slurm.scripts.job_output import PlannedLog, plan_log
-from scheduling.simulation.slurm.scripts.logs import log_descriptor
-from scheduling.simulation.slurm.scripts.play import LogOpenResult, SimulatedRun
-from scheduling.simulation.slurm.values import SlurmJob
+from scheduling.simulation.machines.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath
+from scheduling.simulation.machines.scripts import stack_output
+from scheduling.simulation.machines.scripts.job_output import PlannedLog, plan_log
+from scheduling.simulation.machines.scripts.logs import log_descriptor
+from scheduling.simulation.machines.scripts.play import LogOpenResult, SimulatedRun
+from scheduling.simulation.machines.values import SimulatedJob
 
 from .kubelets.pod_output import TimedLine, last_lines, lines_of_place, next_line_s, pod_lines, regular_line_count
 from .objects import micro_timestamp
@@ -66,26 +66,26 @@ class PodLogWriter:
         self._open: dict[int, _OpenLogs] = {}
         self._due: list[tuple[float, int]] = []
 
-    def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
+    def open(self, job: SimulatedJob, play: SimulatedRun) -> LogOpenResult:
         logs = self._logs(job, play)
         for path in logs.paths:
             self._append(path, [], TRUNCATE_FLAGS)
         self._track(job.id, logs)
         return LogOpenResult.READY
 
-    def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def resume_job_log(self, job: SimulatedJob, play: SimulatedRun) -> None:
         logs = self._logs(job, play)
         for place, path in enumerate(logs.paths):
             regular = regular_line_count(logs.script, place)
             logs.next_lines[place] = int(min(_count_lines(path), regular))
         self._track(job.id, logs)
 
-    def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def replace_run(self, job: SimulatedJob, play: SimulatedRun) -> None:
         if logs := self._open.get(job.id):
             logs.script = plan_log(job, play)
             self._schedule(job.id, logs)
 
-    def dump(self, job: SlurmJob, now: float) -> None:
+    def dump(self, job: SimulatedJob, now: float) -> None:
         if logs := self._open.get(job.id):
             stacks = list(stack_output.stack_lines(logs.script))
             for place, pod in enumerate(logs.pods):
@@ -102,7 +102,7 @@ class PodLogWriter:
             for place in self._running_places(logs):
                 self._append(logs.paths[place], _timed(last_lines(logs.script, place), until))
 
-    def record_exit(self, job: SlurmJob, at: float, code: int) -> None:
+    def record_exit(self, job: SimulatedJob, at: float, code: int) -> None:
         """Containers have an exit code in their state, so there is no attempt record."""
 
     def write(self, now: float) -> None:
@@ -120,7 +120,7 @@ class PodLogWriter:
         directory = self._root / f"{runtime.namespace}_{runtime.name}_{runtime.uid}"
         shutil.rmtree(directory, ignore_errors=True)
 
-    def _logs(self, job: SlurmJob, play: SimulatedRun) -> _OpenLogs:
+    def _logs(self, job: SimulatedJob, play: SimulatedRun) -> _OpenLogs:
         pods = self._pods_of(job.id)
         paths = [self._path(one) for one in pods]
         return _OpenLogs(script=plan_log(job, play), pods=pods, paths=paths, next_lines=[0] * len(paths))

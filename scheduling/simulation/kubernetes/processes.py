@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scheduling.simulation.slurm.execution.accounts import UnixAccount
-from scheduling.simulation.slurm.execution.runner import ProcessExecutor
-from scheduling.simulation.slurm.log_paths import APPEND_FLAGS
-from scheduling.simulation.slurm.scripts.logs import log_descriptor
-from scheduling.simulation.slurm.values import EffectRecorder, JobEnd, SignalTarget, SlurmJob
+from scheduling.simulation.machines.execution.accounts import UnixAccount
+from scheduling.simulation.machines.execution.runner import ProcessExecutor
+from scheduling.simulation.machines.log_paths import APPEND_FLAGS
+from scheduling.simulation.machines.scripts.logs import log_descriptor
+from scheduling.simulation.machines.values import EffectRecorder, JobEnd, SignalTarget, SimulatedJob
 
 from .cluster import KubernetesCluster
 from .exec_requests import ExecRequest
@@ -39,7 +39,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 READ_CHUNK = 1 << 20
 
 
-def pod_environment(job: SlurmJob, account: UnixAccount) -> Mapping[str, str]:
+def pod_environment(job: SimulatedJob, account: UnixAccount) -> Mapping[str, str]:
     """The variables of a container, after those that every image has."""
     return {**BASE, "HOME": account.home, **job.request.environment}
 
@@ -52,7 +52,7 @@ class PodPrograms:
 
     def describe(
         self, number: int, pods: Sequence[tuple[JsonObject, PodRuntime]], plan: Mapping[str, str], now: float
-    ) -> SlurmJob:
+    ) -> SimulatedJob:
         pod, runtime = pods[0]
         directory = temporary_directory(self._state, runtime.uid)
         directory.mkdir(parents=True, exist_ok=True)
@@ -167,18 +167,18 @@ class PodProcesses:
             state=state / "processes", log_root=state / "raw", effects=effects, environment_of=pod_environment
         )
 
-    def start(self, job: SlurmJob, now: float) -> None:
+    def start(self, job: SimulatedJob, now: float) -> None:
         self._logs.track(job.id)
         self._processes.start(job, now)
 
-    def adopt(self, job: SlurmJob, now: float) -> None:
+    def adopt(self, job: SimulatedJob, now: float) -> None:
         self._logs.track(job.id)
         self._processes.adopt(job, now)
 
-    def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
+    def signal(self, job: SimulatedJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
         self._processes.signal(job, number, now, aim)
 
-    def apply_fault(self, job: SlurmJob, now: float) -> None:
+    def apply_fault(self, job: SimulatedJob, now: float) -> None:
         """Simulated faults do not reach real processes."""
 
     def next_end_at(self) -> float | None:

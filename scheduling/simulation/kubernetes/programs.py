@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from scheduling.simulation.slurm.dcgm_exporter import gpu_uuid
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor, SimulatedRun
-from scheduling.simulation.slurm.values import EffectRecorder, JobExecutor, SlurmJob
+from scheduling.simulation.machines.dcgm_exporter import gpu_uuid
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor, SimulatedRun
+from scheduling.simulation.machines.values import EffectRecorder, JobExecutor, SimulatedJob
 
 from .cluster import KubernetesCluster
 from .exec_sessions import ContainerCommands, SimulatedCommands
@@ -41,7 +41,7 @@ class Programs:
     gang_of: Callable[[JsonObject], Gang]
     commands: Callable[[KubernetesCluster, Callable[[], float]], ContainerCommands]
     logs: PodLogs
-    run_of_job: Callable[[SlurmJob], SimulatedRun]  # for telemetry
+    run_of_job: Callable[[SimulatedJob], SimulatedRun]  # for telemetry
 
 
 def simulated_programs(options: ServerOptions, seed: int, effects: EffectRecorder, pods_of: PodsOf) -> Programs:

@@ -31,34 +31,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from scheduling.simulation.slurm.clocks import lowered_clocks
-from scheduling.simulation.slurm.commits import CommitQueue
-from scheduling.simulation.slurm.effects import EffectsFile, PendingEffects
-from scheduling.simulation.slurm.faults import FaultModel
-from scheduling.simulation.slurm.request_bodies import parse_clocks, parse_job_plans
-from scheduling.simulation.slurm.scripts import kernel_log
-from scheduling.simulation.slurm.scripts.logs import KernelLogWriter
-from scheduling.simulation.slurm.scripts.play import InvalidSimHint, check_hints
-from scheduling.simulation.slurm.server import lock_state_directory, open_listening_socket
-from scheduling.simulation.slurm.values import build_nodes
-from scheduling.simulation.slurm.wire import fault_body
+from scheduling.simulation.machines.clocks import lowered_clocks
+from scheduling.simulation.machines.commits import CommitQueue
+from scheduling.simulation.machines.effects import EffectsFile, PendingEffects
+from scheduling.simulation.machines.faults import FaultModel
+from scheduling.simulation.machines.requests import fault_body, parse_clocks, parse_job_plans
+from scheduling.simulation.machines.scripts import kernel_log
+from scheduling.simulation.machines.scripts.logs import KernelLogWriter
+from scheduling.simulation.machines.serving import healthz, open_server, serve, stop_on_clock_error
+from scheduling.simulation.machines.values import build_nodes
 
 from . import http, pki
 from .api import discovery
@@ -77,8 +72,6 @@ from .programs import Programs, process_programs, simulated_programs
 from .telemetry import telemetry_page
 from .values import ClusterChanges, ClusterSnapshot, Machine, PodRuntime
 from .watching import VersionSignal, Watch, WatchCut
-
-log = logging.getLogger("acme.cluster")
 
 TICK_S = 0.1
 OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -331,11 +324,6 @@ class KubernetesServer:
         """Decide how programs will go before their pods are created."""
         self._require_administrator(request)
         plans = parse_job_plans(await http.read_json_body(request))
-        try:
-            for plan in plans.values():
-                check_hints(plan)
-        except InvalidSimHint as error:
-            raise bad_request(str(error)) from None
         self._database.save_job_plans(plans)
         return http.json_response({"plans": len(plans)})
 
@@ -401,9 +389,9 @@ class KubernetesServer:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         life = asyncio.create_task(self._run_clock())
-        life.add_done_callback(_stop_on_clock_error)
+        life.add_done_callback(stop_on_clock_error)
         yield
-        life.remove_done_callback(_stop_on_clock_error)
+        life.remove_done_callback(stop_on_clock_error)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         await self._commits.flush()
@@ -440,10 +428,6 @@ class KubernetesServer:
         return stored
 
 
-async def healthz(request: Request) -> Response:
-    return PlainTextResponse("ok")
-
-
 def _initial_machines(options: ServerOptions, now: float) -> Iterator[Machine]:
     width = max(3, len(str(options.nodes)))
     names = [f"{options.name}-{number:0{width}d}" for number in range(1, options.nodes + 1)]
@@ -461,42 +445,19 @@ def _is_no_cut(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], WatchCut)
 
 
-def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
-    """Stop the server if the clock task failed: a cluster whose time does not advance must not respond."""
-    if not life.cancelled() and (error := life.exception()):
-        log.critical("the clock task failed; stopping the server", exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def main(arguments: list[str]) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     options = parse_options(arguments)
-    os.umask(0o027)
-    options.state.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # another user's directory keeps its mode
-        options.state.chmod(0o750)
-    (options.log_root / "pods").mkdir(parents=True, exist_ok=True)
-    lock_state_directory(options.state)
-    listening = open_listening_socket(options.bind, options.port)
+    listening = open_server(options)
+    (options.log_root / "pods").mkdir(exist_ok=True)
     app = KubernetesServer(options).app()
+    address = f"{'https' if options.tls else 'http'}://{options.bind}:{listening.getsockname()[1]}"
     certificate: dict[str, Any] = {}
     if options.tls:
         files = pki.create_server_certificate(options.state / "pki", options.bind)
         certificate = {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, **certificate)
-    server = uvicorn.Server(config)
-    # uvicorn stops cleanly, then raises the signal again. This handler makes the exit code 0, also for an early TERM
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, server.handle_exit)
-    address = f"{'https' if options.tls else 'http'}://{options.bind}:{listening.getsockname()[1]}"
-    if options.tls:
         pki.write_kubeconfig(options.state, address, options.token)
-    print(f"listening on {address}", flush=True)
-    server.run(sockets=[listening])
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(0)  # threads that still wait have been seen to cause a segmentation fault during a normal exit
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
+    serve(app, listening, address, timeout_graceful_shutdown=1, **certificate)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
-from scheduling.simulation.slurm.dcgm_exporter import (
+from scheduling.simulation.machines.dcgm_exporter import (
     GpuSample,
     MigInstance,
     exporter_page,
@@ -14,9 +14,9 @@ from scheduling.simulation.slurm.dcgm_exporter import (
     simulated_samples,
     slice_samples,
 )
-from scheduling.simulation.slurm.faults import ClusterFault
-from scheduling.simulation.slurm.scripts.play import SimulatedRun
-from scheduling.simulation.slurm.values import SlurmJob, SlurmNode
+from scheduling.simulation.machines.faults import ClusterFault
+from scheduling.simulation.machines.scripts.play import SimulatedRun
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedNode
 
 from .cluster import KubernetesCluster
 from .kubelets.gangs import main_container
@@ -26,19 +26,19 @@ class _MachineRoom:
     """Some nodes of the cluster with the programs on them."""
 
     def __init__(self, cluster: KubernetesCluster, names: Iterable[str]) -> None:
-        self.nodes: Mapping[str, SlurmNode] = {name: cluster.machine(name).node for name in names}
+        self.nodes: Mapping[str, SimulatedNode] = {name: cluster.machine(name).node for name in names}
         self.faults: Sequence[ClusterFault] = cluster.faults
-        self._jobs: dict[str, list[SlurmJob]] = {}
+        self._jobs: dict[str, list[SimulatedJob]] = {}
         for execution in cluster.executions:
             for name in execution.job.nodes:
                 self._jobs.setdefault(name, []).append(execution.job)
 
-    def jobs_on(self, node: str) -> Iterable[SlurmJob]:
+    def jobs_on(self, node: str) -> Iterable[SimulatedJob]:
         return self._jobs.get(node, ())
 
 
 def telemetry_page(
-    cluster: KubernetesCluster, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float, node: str = ""
+    cluster: KubernetesCluster, play: Callable[[SimulatedJob], SimulatedRun], *, seed: int, now: float, node: str = ""
 ) -> str:
     """The page of one exporter, or of all together. Raises ApiError for a node that does not exist."""
     names = [node] if node else [machine.node.name for machine in cluster.machines]

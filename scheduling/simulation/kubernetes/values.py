@@ -1,8 +1,8 @@
 """The state of a simulated Kubernetes cluster besides its objects: machines, pods that run, executions. Pure.
 
-A machine is the node of the simulated machine room (`slurm.values.SlurmNode`), and an execution is what its executor
-runs: one program on the GPUs of one or several pods. So faults, plans, logs and telemetry are the same for a cluster
-that speaks Slurm and for one that speaks Kubernetes. Times are unix seconds.
+A machine is a node of the simulated machine room (`machines.values.SimulatedNode`) with its kubelet. An execution is
+what the executor runs: one program on the GPUs of one or several pods. So faults, plans, logs and telemetry are the
+same for a cluster that speaks Slurm and for one that speaks Kubernetes. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jobs.core.gpu_shares import slice_devices
-from scheduling.simulation.slurm.faults import ClusterFault
-from scheduling.simulation.slurm.values import SlurmJob, SlurmNode
+from scheduling.simulation.machines.faults import ClusterFault
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedNode
 
 from .objects import JsonObject, ObjectKey
 from .store import StoreChanges
@@ -39,7 +39,7 @@ class ClusterTiming:
 class Machine:
     """A node's hardware and its kubelet. A machine that is down runs nothing and has no kubelet."""
 
-    node: SlurmNode
+    node: SimulatedNode
     kubelet: bool = True
     mig_slices: Mapping[str, int] = field(default_factory=dict)  # by profile; of GPUs that are not among `node.gpus`
 
@@ -103,7 +103,7 @@ class PodRuntime:
 class Execution:
     """A program that runs in one pod, or in all pods of a gang. `job` is its form for the executor."""
 
-    job: SlurmJob
+    job: SimulatedJob
     pods: tuple[str, ...]  # uids in order of rank
     stopping: tuple[str, ...] = ()  # those whose containers were told to stop
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from jobs.core.hostlist import compress
+from scheduling.simulation.machines.values import SimulatedJob
 
-from .values import SlurmJob
 from .wire import (
     EMPTY_QUERY,
     PARTITION,
@@ -42,7 +42,7 @@ class AccountingQuery:
     accounts: frozenset[str] = frozenset()
     job_names: frozenset[str] = frozenset()
 
-    def matches(self, job: SlurmJob) -> bool:
+    def matches(self, job: SimulatedJob) -> bool:
         """Whether the job waited or ran at some time in the period, as in slurmdbd, and its names match."""
         request = job.request
         in_period = job.submit_time <= self.end_time and (not job.ended_at or job.end_time >= self.start_time)
@@ -79,11 +79,11 @@ def _parse_query_time(query: Mapping[str, str], field: str, default: float) -> f
         raise InvalidRequest(EMPTY_QUERY, f"{field}: {text!r:.40} is no time", f"#/{field}/") from None
 
 
-def accounting_jobs_body(cluster: ClusterInfo, jobs: Iterable[SlurmJob], now: float) -> JsonObject:
+def accounting_jobs_body(cluster: ClusterInfo, jobs: Iterable[SimulatedJob], now: float) -> JsonObject:
     return {"jobs": [accounting_job_body(cluster, job, now) for job in jobs]}
 
 
-def accounting_job_body(cluster: ClusterInfo, job: SlurmJob, now: float) -> JsonObject:
+def accounting_job_body(cluster: ClusterInfo, job: SimulatedJob, now: float) -> JsonObject:
     request = job.request
     return {
         "account": request.account,
@@ -119,7 +119,7 @@ def accounting_job_body(cluster: ClusterInfo, job: SlurmJob, now: float) -> Json
     }
 
 
-def _accounting_times(job: SlurmJob, now: float) -> JsonObject:
+def _accounting_times(job: SimulatedJob, now: float) -> JsonObject:
     none = {"seconds": 0, "microseconds": 0}
     until = job.ended_at or now
     return {
@@ -137,7 +137,7 @@ def _accounting_times(job: SlurmJob, now: float) -> JsonObject:
     }
 
 
-def _tres_entries(job: SlurmJob, nodes: int) -> list[JsonObject]:
+def _tres_entries(job: SimulatedJob, nodes: int) -> list[JsonObject]:
     request = job.request
     amounts = [
         (1, "cpu", "", request.cpus_per_node),
@@ -153,11 +153,11 @@ def _association_key(cluster: ClusterInfo, account: str, user: str) -> JsonObjec
     return {"account": account, "cluster": cluster.name, "partition": "", "user": user}
 
 
-def _accounts_and_users(jobs: Iterable[SlurmJob]) -> list[tuple[str, str]]:
+def _accounts_and_users(jobs: Iterable[SimulatedJob]) -> list[tuple[str, str]]:
     return sorted({(job.request.account, job.request.user) for job in jobs})
 
 
-def associations_body(cluster: ClusterInfo, jobs: Iterable[SlurmJob]) -> JsonObject:
+def associations_body(cluster: ClusterInfo, jobs: Iterable[SimulatedJob]) -> JsonObject:
     rows = []
     for id_, (account, user) in enumerate(_accounts_and_users(jobs), 1):
         whole: dict[str, Any] = _association_key(cluster, account, user)
@@ -165,7 +165,7 @@ def associations_body(cluster: ClusterInfo, jobs: Iterable[SlurmJob]) -> JsonObj
     return {"associations": rows}
 
 
-def accounts_body(jobs: Iterable[SlurmJob]) -> JsonObject:
+def accounts_body(jobs: Iterable[SimulatedJob]) -> JsonObject:
     names = sorted({account for account, _ in _accounts_and_users(jobs)})
     rows = [{"name": name, "organization": name, "description": name} for name in names]
     return {"accounts": [{**row, "coordinators": [], "flags": []} for row in rows]}

@@ -17,31 +17,33 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State, node_state_for_usage
+from scheduling.simulation.machines.clocks import with_current_speed
+from scheduling.simulation.machines.fault_registry import FaultRegistry
+from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
+from scheduling.simulation.machines.values import (
+    KILL,
+    TERM,
+    JobEnd,
+    JobExecutor,
+    ProcessExit,
+    SignalTarget,
+    SimulatedJob,
+    SimulatedJobRequest,
+    SimulatedNode,
+)
 
-from .clocks import with_current_speed
-from .fault_registry import FaultRegistry
-from .faults import ClusterFault, FaultKind, FaultModel
 from .free_resources import FreeClusterResources, could_ever_fit
 from .values import (
     BAD_CONFIGURATION,
     BAD_FAULT,
     BAD_NODE_STATE,
     JOB_ALREADY_ENDED,
-    KILL,
-    TERM,
     UNKNOWN_JOB,
     UNKNOWN_NODE,
     ControllerState,
     ControllerTiming,
-    JobEnd,
-    JobExecutor,
-    ProcessExit,
-    SignalTarget,
     SimulatorSnapshot,
     SlurmError,
-    SlurmJob,
-    SlurmJobRequest,
-    SlurmNode,
     StateChanges,
 )
 
@@ -87,18 +89,18 @@ class ClusterController:
         self.last_job_change = self.last_node_change = now
         self._changed_jobs: dict[int, None] = {}
         self._changed_nodes: dict[str, None] = {}
-        self._forgotten: list[SlurmJob] = []
+        self._forgotten: list[SimulatedJob] = []
         self._clock_changed = False
         self._restore_all(now)
 
     # Queries
 
     @property
-    def jobs(self) -> Mapping[int, SlurmJob]:
+    def jobs(self) -> Mapping[int, SimulatedJob]:
         return self._jobs
 
     @property
-    def nodes(self) -> Mapping[str, SlurmNode]:
+    def nodes(self) -> Mapping[str, SimulatedNode]:
         return self._nodes
 
     def take_snapshot(self) -> SimulatorSnapshot:
@@ -118,17 +120,17 @@ class ClusterController:
     def faults(self) -> tuple[ClusterFault, ...]:
         return self._fault_registry.faults
 
-    def job(self, job_id: int) -> SlurmJob:
+    def job(self, job_id: int) -> SimulatedJob:
         if job_id not in self._jobs:
             raise SlurmError(UNKNOWN_JOB, "Invalid job id specified")
         return self._jobs[job_id]
 
-    def node(self, name: str) -> SlurmNode:
+    def node(self, name: str) -> SimulatedNode:
         if name not in self._nodes:
             raise SlurmError(UNKNOWN_NODE, "Invalid node name specified")
         return self._nodes[name]
 
-    def jobs_on(self, name: str) -> list[SlurmJob]:
+    def jobs_on(self, name: str) -> list[SimulatedJob]:
         return [self._jobs[job_id] for job_id in sorted(self._free[name].jobs)]
 
     @property
@@ -161,10 +163,10 @@ class ClusterController:
 
     # Commands
 
-    def submit(self, request: SlurmJobRequest, now: float) -> SlurmJob:
+    def submit(self, request: SimulatedJobRequest, now: float) -> SimulatedJob:
         """Accept a job, or raise SlurmError if it can never run. It starts with the next `advance_to`."""
         self._check_satisfiable(request)
-        job = SlurmJob(
+        job = SimulatedJob(
             id=self._clock.next_id, request=request, submitted_at=now,
             submit_offset_s=self.clock_offset_s, reason=_initial_reason(request),
         )  # fmt: skip
@@ -256,21 +258,21 @@ class ClusterController:
         if node.power == NodeFlag.POWER_DOWN and not self._free[name].jobs:
             self._change_power(node, NodeFlag.POWERING_DOWN, now, self._timing.suspend_s)
 
-    def _boot(self, node: SlurmNode, now: float) -> None:
+    def _boot(self, node: SimulatedNode, now: float) -> None:
         stuck = self._fault_registry.keeps_asleep(node.name, now)
         lasts_s = self._timing.resume_timeout_s if stuck else self._timing.boot_s
         self._change_power(
             replace(node, wakes_again=False, boot_ordered_twice=False), NodeFlag.POWERING_UP, now, lasts_s
         )
 
-    def _change_power(self, node: SlurmNode, power: NodeFlag | None, now: float, lasts_s: float = 0.0) -> None:
+    def _change_power(self, node: SimulatedNode, power: NodeFlag | None, now: float, lasts_s: float = 0.0) -> None:
         at = now + lasts_s if lasts_s else 0.0
         self._set_node(replace(node, power=power, power_at=at), now)
         if at:
             self._schedule_event(at, TimedEvent.POWER, node.name)
         self._has_pending_changes = True
 
-    def _handle_power_event(self, node: SlurmNode, now: float) -> None:
+    def _handle_power_event(self, node: SimulatedNode, now: float) -> None:
         if node.power == NodeFlag.POWERING_DOWN:
             self._change_power(node, NodeFlag.POWERED_DOWN, now)
             if node.wakes_again:
@@ -285,7 +287,7 @@ class ClusterController:
                 if job.is_configuring and job.state == State.RUNNING:
                     self._configure_after_boot(job, now)
 
-    def _configure_after_boot(self, job: SlurmJob, now: float) -> None:
+    def _configure_after_boot(self, job: SimulatedJob, now: float) -> None:
         """A job that waited for a boot: its time counts from here, as in Slurm."""
         if all(self._nodes[name].runs for name in job.nodes):
             job = replace(job, started_at=now, start_offset_s=self.clock_offset_s)
@@ -315,7 +317,7 @@ class ClusterController:
         for job in {job.id: job for name in clocks for job in self.jobs_on(name)}.values():
             self._update_speed(job, now)
 
-    def _update_speed(self, job: SlurmJob, now: float) -> None:
+    def _update_speed(self, job: SimulatedJob, now: float) -> None:
         changed = with_current_speed(job, self._nodes, now)
         if job.state == State.RUNNING and not job.is_configuring and changed is not job:
             self._set_job(changed, now)
@@ -351,7 +353,7 @@ class ClusterController:
         if node.down:
             raise SlurmError(BAD_FAULT, f"node: {name} is down, so no fault can be injected there")
 
-    def _apply_fault_to_job(self, job: SlurmJob, fault: ClusterFault, now: float) -> None:
+    def _apply_fault_to_job(self, job: SimulatedJob, fault: ClusterFault, now: float) -> None:
         if job.state == State.RUNNING:
             struck = replace(job, blows=(*job.blows, self._faults.impact_on_job(fault, job.id, now)))
             self._set_job(struck, now)
@@ -407,7 +409,7 @@ class ClusterController:
         self._event_count += 1
         heappush(self._agenda, (at, self._event_count, what, target))
 
-    def _schedule_time_limit(self, job: SlurmJob) -> None:
+    def _schedule_time_limit(self, job: SimulatedJob) -> None:
         if job.state == State.RUNNING and job.time_limit_at is not None:
             self._schedule_event(job.time_limit_at, TimedEvent.LIMIT, job.id)
 
@@ -418,7 +420,7 @@ class ClusterController:
         elif target in self._jobs:
             self._handle_job_event(what, self._jobs[target], now)
 
-    def _handle_job_event(self, what: TimedEvent, job: SlurmJob, now: float) -> None:
+    def _handle_job_event(self, what: TimedEvent, job: SimulatedJob, now: float) -> None:
         if what == TimedEvent.CONFIGURED and job.is_configuring and job.state == State.RUNNING:
             if not all(self._nodes[name].runs for name in job.nodes):
                 return
@@ -454,7 +456,7 @@ class ClusterController:
 
     # Job lifecycle
 
-    def _check_satisfiable(self, request: SlurmJobRequest) -> None:
+    def _check_satisfiable(self, request: SimulatedJobRequest) -> None:
         unknown = [name for name in request.required_nodes if name not in self._nodes]
         if unknown:
             raise SlurmError(UNKNOWN_NODE, "Invalid node name specified")
@@ -476,7 +478,7 @@ class ClusterController:
             if reason != job.reason:
                 self._set_job(replace(job, reason=reason), now)
 
-    def _start_job(self, job: SlurmJob, nodes: tuple[str, ...], now: float) -> None:
+    def _start_job(self, job: SimulatedJob, nodes: tuple[str, ...], now: float) -> None:
         gpus = self._free.select_gpus(nodes, job.request)
         flags = frozenset({Flag.CONFIGURING})
         started = replace(job, state=State.RUNNING, flags=flags, reason="None", nodes=nodes, gpus=gpus)
@@ -519,7 +521,7 @@ class ClusterController:
         if ended.lost_node in self._nodes:
             self._mark_node_lost(ended.lost_node, now)
 
-    def _stop_job(self, job: SlurmJob, state: State, number: int, now: float, *, reason: str = "None") -> None:
+    def _stop_job(self, job: SimulatedJob, state: State, number: int, now: float, *, reason: str = "None") -> None:
         """Stop a job from outside: its state changes at once, and it holds its GPUs until its processes are gone."""
         flags, ended = frozenset({Flag.COMPLETING}), ProcessExit(signal=number)
         stopped = replace(job, state=state, flags=flags, reason=reason, exit=ended)
@@ -531,14 +533,14 @@ class ClusterController:
         self._executor.signal(stopped, number, now)
         self._schedule_event(now + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
 
-    def _cancel_pending_job(self, job: SlurmJob, now: float) -> None:
+    def _cancel_pending_job(self, job: SimulatedJob, now: float) -> None:
         del self._waiting[job.id]
         cancelled = replace(job, state=State.CANCELLED, reason="None")
         self._set_job(replace(cancelled, ended_at=now, end_offset_s=self.clock_offset_s), now)
         self._schedule_event(now + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         self._has_pending_changes = True
 
-    def _release_resources(self, job: SlurmJob, now: float) -> None:
+    def _release_resources(self, job: SimulatedJob, now: float) -> None:
         self._set_job(replace(job, flags=frozenset()), now)
         self._free.give(job)
         for name in job.nodes:
@@ -546,7 +548,7 @@ class ClusterController:
         self._schedule_event(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         self._has_pending_changes = True
 
-    def _purge_job(self, job: SlurmJob) -> None:
+    def _purge_job(self, job: SimulatedJob) -> None:
         del self._jobs[job.id]
         self._forgotten.append(job)
 
@@ -586,7 +588,7 @@ class ClusterController:
                 self._schedule_next_fault(self._clock.faults, now)
         heapify(self._agenda)
 
-    def _restore_job(self, job: SlurmJob, now: float) -> None:
+    def _restore_job(self, job: SimulatedJob, now: float) -> None:
         if job.state == State.PENDING:
             self._waiting[job.id] = None
         elif not job.holds_resources:
@@ -595,7 +597,7 @@ class ClusterController:
             self._free.take(job)
             self._restore_running_job(job, now)
 
-    def _restore_running_job(self, job: SlurmJob, now: float) -> None:
+    def _restore_running_job(self, job: SimulatedJob, now: float) -> None:
         self._schedule_time_limit(job)
         if job.is_configuring:
             self._schedule_event(job.started_at + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
@@ -606,13 +608,13 @@ class ClusterController:
 
     # Recording changes
 
-    def _set_job(self, job: SlurmJob, now: float) -> None:
+    def _set_job(self, job: SimulatedJob, now: float) -> None:
         self._jobs[job.id] = job
         self._changed_jobs[job.id] = None
         self.last_job_change = now
         self._now = max(self._now, now)  # effects of a command must not precede it
 
-    def _set_node(self, node: SlurmNode, now: float) -> None:
+    def _set_node(self, node: SimulatedNode, now: float) -> None:
         self._nodes[node.name] = node
         self._changed_nodes[node.name] = None
         self.last_node_change = now
@@ -623,5 +625,5 @@ class ClusterController:
         self._clock_changed = True
 
 
-def _initial_reason(request: SlurmJobRequest) -> str:
+def _initial_reason(request: SimulatedJobRequest) -> str:
     return "JobHeldUser" if request.held else "None"

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jobs.core.gpu_shares import MPS
-
-from .values import SlurmJob, SlurmJobRequest, SlurmNode
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest, SimulatedNode
 
 
 class FreeNodeResources:
     """The free resources of one node."""
 
-    def __init__(self, node: SlurmNode) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self.cpus, self.memory_mb, self.gpus = node.cpus, node.memory_mb, set(range(node.gpus))
         self.jobs: set[int] = set()
         self._shards_per_gpu, self._share_gres = node.shards_per_gpu, node.share_gres
         self._shards: dict[int, int] = {}  # GPU -> its shards that jobs hold, more than none
 
-    def can_fit(self, request: SlurmJobRequest) -> bool:
+    def can_fit(self, request: SimulatedJobRequest) -> bool:
         return (
             len(self.gpus) >= request.gpus_per_node
             and (not request.gpu_shards or self._gpu_for_shards(request.gpu_shards) is not None)
@@ -26,7 +25,7 @@ class FreeNodeResources:
             and self.memory_mb >= request.memory_per_node_mb
         )
 
-    def take(self, job: SlurmJob, indices: Iterable[int]) -> None:
+    def take(self, job: SimulatedJob, indices: Iterable[int]) -> None:
         self.cpus -= job.request.cpus_per_node
         self.memory_mb -= job.request.memory_per_node_mb
         self.gpus.difference_update(indices)
@@ -35,7 +34,7 @@ class FreeNodeResources:
                 self._shards[gpu] = self._shards.get(gpu, 0) + job.request.gpu_shards
         self.jobs.add(job.id)
 
-    def give(self, job: SlurmJob, indices: Iterable[int]) -> None:
+    def give(self, job: SimulatedJob, indices: Iterable[int]) -> None:
         self.cpus += job.request.cpus_per_node
         self.memory_mb += job.request.memory_per_node_mb
         if job.request.gpu_shards:
@@ -44,7 +43,7 @@ class FreeNodeResources:
         self.gpus.update(gpu for gpu in indices if not self._shards.get(gpu))
         self.jobs.discard(job.id)
 
-    def select_gpus(self, request: SlurmJobRequest) -> tuple[int, ...]:
+    def select_gpus(self, request: SimulatedJobRequest) -> tuple[int, ...]:
         """The lowest free GPUs, or the GPU for the shards. The job must fit."""
         if not request.gpu_shards:
             return tuple(sorted(self.gpus)[: request.gpus_per_node])
@@ -65,7 +64,7 @@ class FreeNodeResources:
 class FreeClusterResources:
     """The free resources of all nodes, and the placement of jobs."""
 
-    def __init__(self, nodes: Mapping[str, SlurmNode]) -> None:
+    def __init__(self, nodes: Mapping[str, SimulatedNode]) -> None:
         self._nodes = nodes
         self._nodes_free = {name: FreeNodeResources(node) for name, node in nodes.items()}
 
@@ -76,20 +75,20 @@ class FreeClusterResources:
     def empty(self) -> bool:
         return not any(node.jobs for node in self._nodes_free.values())
 
-    def take(self, job: SlurmJob) -> None:
+    def take(self, job: SimulatedJob) -> None:
         for name in job.nodes:
             self._nodes_free[name].take(job, job.gpus.get(name, ()))
 
-    def give(self, job: SlurmJob) -> None:
+    def give(self, job: SimulatedJob) -> None:
         for name in job.nodes:
             self._nodes_free[name].give(job, job.gpus.get(name, ()))
 
-    def select_gpus(self, names: Iterable[str], request: SlurmJobRequest) -> Mapping[str, tuple[int, ...]]:
+    def select_gpus(self, names: Iterable[str], request: SimulatedJobRequest) -> Mapping[str, tuple[int, ...]]:
         if not request.gpus_per_node and not request.gpu_shards:
             return {}
         return {name: self._nodes_free[name].select_gpus(request) for name in names}
 
-    def find_placement(self, request: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
+    def find_placement(self, request: SimulatedJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
         """The nodes to run on, or no nodes and the reason."""
         if request.held:
             return (), "JobHeldUser"
@@ -102,7 +101,7 @@ class FreeClusterResources:
         fits = all(self._nodes_free[name].can_fit(request) for name in request.required_nodes)
         return (request.required_nodes, "None") if fits else ((), "Resources")
 
-    def _find_any_placement(self, request: SlurmJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
+    def _find_any_placement(self, request: SimulatedJobRequest, claimed: set[str]) -> tuple[tuple[str, ...], str]:
         free = (
             node.name
             for node in self._nodes.values()
@@ -115,7 +114,7 @@ class FreeClusterResources:
         return (nodes, "None") if len(nodes) == request.node_count else ((), "Resources")
 
 
-def could_ever_fit(node: SlurmNode, request: SlurmJobRequest) -> bool:
+def could_ever_fit(node: SimulatedNode, request: SimulatedJobRequest) -> bool:
     """Whether the node could fit the job's share if it were empty."""
     model_fits = not request.gpu_model or not request.gpus_per_node or request.gpu_model == node.gpu_model
     return (

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
+from scheduling.simulation.machines.requests import InvalidSimulatorRequest
+
 from . import wire
 from .values import SlurmError
 from .wire import InvalidRequest
@@ -39,6 +41,9 @@ def guard_handler(handler: Handler, token: str, json_answer: ResponseFactory) ->
             return json_answer({}, status=415, errors=[wire.error_struct(no, handler.__name__)])
         try:
             return await handler(request)
+        except InvalidSimulatorRequest as error:
+            no = InvalidRequest(wire.EMPTY_QUERY, error.words, error.where)
+            return json_answer({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
         except (SlurmError, InvalidRequest) as no:
             return json_answer({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
         except SlurmBodyTooLarge:

@@ -13,17 +13,17 @@ from typing import Any
 
 from jobs.core.gpu_shares import MPS, SHARD
 from jobs.core.hostlist import BadHostlist, expand
+from scheduling.simulation.machines.faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
+from scheduling.simulation.machines.values import SignalTarget, SimulatedJobRequest
 
-from .clocks import MAX_CLOCK_MHZ, MIN_CLOCK_MHZ
-from .faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
-from .values import SignalTarget, SlurmError, SlurmJobRequest
+from .values import SlurmError
 from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
 
 MAX_NODES = 10_000
 GRES_PATTERN = re.compile(r"^(?:gres[/:])?(gpu|shard|mps)(?::([^:,]+))?(?::(\d+))?$")
 
 
-def parse_job_request(body: object, user: str) -> SlurmJobRequest:
+def parse_job_request(body: object, user: str) -> SimulatedJobRequest:
     """Parse the body of a submission in v0.0.42."""
     payload = _require_object(body, "#/")
     job = _require_object(payload.get("job"), "#/job/")
@@ -40,7 +40,7 @@ def parse_job_request(body: object, user: str) -> SlurmJobRequest:
         raise InvalidRequest(NO_WORKDIR, words, "Batch job submission failed")
     model, kind, count = _parse_gres(_text_field(job, "tres_per_node"))
     required_nodes = _parse_required_nodes(job.get("required_nodes"))
-    return SlurmJobRequest(
+    return SimulatedJobRequest(
         name=_text_field(job, "name") or "sbatch",
         user=user,
         account=_text_field(job, "account"),
@@ -119,36 +119,6 @@ def parse_fault(body: object) -> FaultRequest:
     return FaultRequest(
         kind=FaultKind(kind), node=_text_field(payload, "node"), gpu=-1 if gpu is None else gpu, job=job
     )
-
-
-def parse_clocks(body: object) -> dict[str, int | None]:
-    """Parse `{"clocks": {"seren-003": 1110, "seren-004": null}}`: MHz by node; null is the highest clock."""
-    clocks = _require_object(_require_object(body, "#/").get("clocks"), "#/clocks/")
-    for name, mhz in clocks.items():
-        if mhz is not None and not (type(mhz) is int and MIN_CLOCK_MHZ <= mhz <= MAX_CLOCK_MHZ):
-            words = f"clocks: {mhz!r:.40} of {name:.80} is not a clock from {MIN_CLOCK_MHZ} to {MAX_CLOCK_MHZ} MHz"
-            raise InvalidRequest(EMPTY_QUERY, words, "#/clocks/")
-    return dict(clocks)
-
-
-MAX_PLANS = 1000
-PLAN_VARIABLES = frozenset({"SIM_DURATION_S", "SIM_END", "SIM_LOSS"})
-
-
-def parse_job_plans(body: object) -> dict[str, dict[str, str]]:
-    """Parse `{"plans": {"KEY": {"SIM_DURATION_S": "600"}}}`; KEY is that of an attempt without its number."""
-    plans = _require_object(_require_object(body, "#/").get("plans"), "#/plans/")
-    if not 0 < len(plans) <= MAX_PLANS:
-        raise InvalidRequest(EMPTY_QUERY, f"plans: {len(plans)} plans, not 1 to {MAX_PLANS}", "#/plans/")
-    return {key: _parse_job_plan(key, plan) for key, plan in plans.items()}
-
-
-def _parse_job_plan(key: str, value: object) -> dict[str, str]:
-    plan = _require_object(value, f"#/plans/{key:.40}/")
-    if unknown := sorted(set(plan) - PLAN_VARIABLES):
-        words = f"{unknown[0]!r:.40} is not one of {', '.join(sorted(PLAN_VARIABLES))}"
-        raise InvalidRequest(EMPTY_QUERY, words, f"#/plans/{key:.40}/")
-    return {name: _text_field(plan, name) for name in plan}
 
 
 def parse_job_logs(body: object) -> dict[str, str]:

@@ -16,22 +16,15 @@ exporter; it is read-only.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import getpass
 import json
-import logging
-import os
-import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -39,36 +32,31 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from jobs.core.gpu_shares import MPS
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.clocks import lowered_clocks
+from scheduling.simulation.machines.commits import CommitQueue
+from scheduling.simulation.machines.effects import EffectsFile
+from scheduling.simulation.machines.execution import host
+from scheduling.simulation.machines.execution.attempt_records import AttemptRecords
+from scheduling.simulation.machines.execution.runner import ProcessExecutor
+from scheduling.simulation.machines.faults import FaultModel
+from scheduling.simulation.machines.log_paths import InvalidLogPath
+from scheduling.simulation.machines.options import InvalidOption
+from scheduling.simulation.machines.power_meters import PowerMeters, node_power_w
+from scheduling.simulation.machines.requests import fault_body, parse_clocks, parse_job_plans
+from scheduling.simulation.machines.scripts import kernel_log
+from scheduling.simulation.machines.scripts.logs import JobLogWriter, KernelLogWriter, write_whole_logs
+from scheduling.simulation.machines.scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
+from scheduling.simulation.machines.serving import healthz, open_server, serve, stop_on_clock_error
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest, build_nodes
 
-from . import accounting, dcgm_exporter, http, request_bodies, wire
-from .clocks import lowered_clocks
-from .commits import CommitQueue
+from . import accounting, http, request_bodies, wire
 from .controller import ClusterController
-from .effects import EffectsFile
-from .execution import host
-from .execution.attempt_records import AttemptRecords
-from .execution.runner import ProcessExecutor
-from .faults import FaultModel
 from .http import Handler
-from .log_paths import InvalidLogPath
-from .options import InvalidOption, ServerOptions, parse_options
-from .power_meters import PowerMeters, node_power_w
-from .scripts import kernel_log
-from .scripts.logs import JobLogWriter, KernelLogWriter, write_whole_logs
-from .scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
+from .options import ServerOptions, parse_options
 from .store import StateStore
-from .values import (
-    ControllerTiming,
-    SimulatorSnapshot,
-    SlurmError,
-    SlurmJob,
-    SlurmJobRequest,
-    StateChanges,
-    build_nodes,
-)
+from .values import ControllerTiming, SimulatorSnapshot, SlurmError, StateChanges
 from .wire import API, ClusterInfo, InvalidRequest
-
-log = logging.getLogger("acme.cluster")
 
 TICK_S = 0.1
 MPS_PER_GPU = 100  # Slurm's default
@@ -115,7 +103,7 @@ class ClusterServer:
         self._controller = ClusterController(snapshot, executor, now, faults=faults, timing=timing)
         self._controller.advance_to(now)  # process what was due while the server was down
         self._commits = CommitQueue(self._controller, self._store, self._drop_purged_jobs)
-        self._texts: dict[int, tuple[SlurmJob, bytes]] = {}
+        self._texts: dict[int, tuple[SimulatedJob, bytes]] = {}
         self._samples: tuple[float, list[dcgm_exporter.GpuSample]] = (0.0, [])
         self._meters, self._meters_read_at = PowerMeters(), 0.0
         self._user = getpass.getuser()
@@ -207,7 +195,9 @@ class ClusterServer:
         await self._commits.flush()  # so that all forgotten jobs are in the store
         return await run_in_threadpool(self._accounting_response, query, remembered)
 
-    def _accounting_response(self, query: accounting.AccountingQuery, remembered: Mapping[int, SlurmJob]) -> Response:
+    def _accounting_response(
+        self, query: accounting.AccountingQuery, remembered: Mapping[int, SimulatedJob]
+    ) -> Response:
         forgotten = {job.id: job for job in self._store.accounting_jobs_since(query.start_time)}
         jobs = sorted({**forgotten, **remembered}.values(), key=lambda job: job.id)
         return self._slurmdb_answer(
@@ -313,7 +303,7 @@ class ClusterServer:
 
     async def faults(self, request: Request) -> Response:
         """The true faults, for measuring how well they are detected."""
-        return self._json_answer({"faults": [wire.fault_body(one) for one in self._controller.faults]})
+        return self._json_answer({"faults": [fault_body(one) for one in self._controller.faults]})
 
     async def inject_fault(self, request: Request) -> Response:
         wanted, now = request_bodies.parse_fault(await http.read_json_body(request)), time.time()
@@ -322,7 +312,7 @@ class ClusterServer:
         else:
             fault = self._controller.inject_job_fault(wanted.kind, wanted.job, now)
         await self._commits.flush()
-        return self._json_answer({"fault": wire.fault_body(fault)})
+        return self._json_answer({"fault": fault_body(fault)})
 
     async def clocks(self, request: Request) -> Response:
         """The nodes whose GPUs have a lower clock than their highest."""
@@ -330,7 +320,7 @@ class ClusterServer:
 
     async def set_clocks(self, request: Request) -> Response:
         """Set the clocks of GPUs, as a program on the nodes would."""
-        clocks, now = request_bodies.parse_clocks(await http.read_json_body(request)), time.time()
+        clocks, now = parse_clocks(await http.read_json_body(request)), time.time()
         self._read_meters(now)  # their energy so far is that of the clocks before
         self._controller.set_clocks(clocks, now)
         await self._commits.flush()
@@ -338,9 +328,7 @@ class ClusterServer:
 
     async def plan_jobs(self, request: Request) -> Response:
         """Decide how jobs will go before they are submitted, so that their requests need not say it."""
-        plans = request_bodies.parse_job_plans(await http.read_json_body(request))
-        for plan in plans.values():
-            _check_environment_hints(plan)
+        plans = parse_job_plans(await http.read_json_body(request))
         self._store.save_job_plans(plans)
         return self._json_answer({"plans": len(plans)})
 
@@ -353,7 +341,7 @@ class ClusterServer:
             raise InvalidRequest(wire.BAD_FLAG, str(error), "#/logs/") from None
         return self._json_answer({"logs": len(logs)})
 
-    def _with_plan(self, submission: SlurmJobRequest) -> SlurmJobRequest:
+    def _with_plan(self, submission: SimulatedJobRequest) -> SimulatedJobRequest:
         """The request with the SIM_ variables of the job's plan. Those of the request itself take precedence."""
         key = submission.comment.rpartition(".")[0].rpartition(":")[2]
         if not key:
@@ -388,11 +376,11 @@ class ClusterServer:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         life = asyncio.create_task(self._run_clock())
-        life.add_done_callback(_stop_on_clock_error)
+        life.add_done_callback(stop_on_clock_error)
         yield
         if self._options.execute:
             await self._end_jobs(life)
-        life.remove_done_callback(_stop_on_clock_error)
+        life.remove_done_callback(stop_on_clock_error)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         await self._commits.flush()
@@ -427,7 +415,7 @@ class ClusterServer:
         _check_same_cluster(stored, fresh)
         return _with_current_hardware(stored, fresh) if self._options.execute else stored
 
-    def _jobs_json(self, jobs: Iterable[SlurmJob]) -> bytes:
+    def _jobs_json(self, jobs: Iterable[SimulatedJob]) -> bytes:
         """The JSON of all jobs. There are many and few change, so each job's text is cached until it changes."""
         entries = b",".join(self._job_json(job) for job in jobs)
         head = {"last_backfill": wire.number_struct(0), "last_update": wire.number_struct(self._last_job_change())}
@@ -437,7 +425,7 @@ class ClusterServer:
     def _last_job_change(self) -> float:
         return self._controller.last_job_change + self._controller.clock_offset_s
 
-    def _job_json(self, job: SlurmJob) -> bytes:
+    def _job_json(self, job: SimulatedJob) -> bytes:
         cached = self._texts.get(job.id)
         if cached is not None and cached[0] is job:
             return cached[1]
@@ -468,23 +456,12 @@ class ClusterServer:
         return request.headers.get("X-SLURM-USER-NAME", "") or self._user
 
 
-async def healthz(request: Request) -> Response:
-    return PlainTextResponse("ok")
-
-
 def _check_environment_hints(environment: Mapping[str, str]) -> None:
     """Reject invalid hints at submission; otherwise a typo would be ignored without notice."""
     try:
         check_hints(environment)
     except InvalidSimHint as error:
         raise InvalidRequest(wire.BAD_TYPE, str(error), "#/job/environment/") from None
-
-
-def _stop_on_clock_error(life: asyncio.Task[None]) -> None:
-    """Stop the server if the clock task failed: a cluster whose time does not advance must not respond."""
-    if not life.cancelled() and (error := life.exception()):
-        log.critical("the clock task failed; stopping the server", exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
@@ -523,54 +500,12 @@ def _with_current_hardware(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) 
     return replace(stored, nodes=(node,))
 
 
-# Starting
-
-
-def lock_state_directory(state: Path) -> int:
-    """Lock the state directory, so that a second server on the same state does not start."""
-    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidOption(f"--state: another server uses {state}") from None
-    return lock
-
-
-def open_listening_socket(bind: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((bind, port))
-        listening.listen(2048)  # clients may connect as soon as the address is printed
-    except OSError as error:
-        raise InvalidOption(f"--port: {bind}:{port} cannot be used ({error.strerror})") from None
-    return listening
-
-
 def main(arguments: list[str]) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     options = parse_options(arguments)
-    os.umask(0o027)  # job scripts and output are readable by the group at most
-    options.state.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # another user's directory keeps its mode
-        options.state.chmod(0o750)
-    options.log_root.mkdir(parents=True, exist_ok=True)
-    lock_state_directory(options.state)
-    listening = open_listening_socket(options.bind, options.port)
+    listening = open_server(options)
     app = ClusterServer(options).app()
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
-    server = uvicorn.Server(config)
-    # uvicorn stops cleanly, then raises the signal again. This handler makes the exit code 0, also for an early TERM
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, server.handle_exit)
-    print(f"listening on http://{options.bind}:{listening.getsockname()[1]}", flush=True)
-    server.run(sockets=[listening])
-    # Everything is stopped and stored. Skip the interpreter's shutdown: threads that still wait have been seen to cause
-    # a segmentation fault during it
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(0)
+    address = f"http://{options.bind}:{listening.getsockname()[1]}"
+    serve(app, listening, address, timeout_graceful_shutdown=3)
 
 
 if __name__ == "__main__":

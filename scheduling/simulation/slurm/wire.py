@@ -13,10 +13,10 @@ from typing import Any
 
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import State
+from scheduling.simulation.machines.values import ProcessExit, SimulatedJob, SimulatedJobRequest, SimulatedNode
 
 from .controller import ClusterController
-from .faults import ClusterFault
-from .values import BAD_FAULT, ProcessExit, SlurmError, SlurmJob, SlurmJobRequest, SlurmNode
+from .values import BAD_FAULT, SlurmError
 
 API = "v0.0.42"
 RELEASE = "24.11.5"
@@ -99,12 +99,12 @@ def ping_body(cluster: ClusterInfo) -> JsonObject:
     return {"pings": [{**pinged, "mode": "primary", "primary": True}]}
 
 
-def job_body(cluster: ClusterInfo, job: SlurmJob) -> JsonObject:
+def job_body(cluster: ClusterInfo, job: SimulatedJob) -> JsonObject:
     """A job's JSON. It depends only on the job, so a cached text stays valid until the job changes."""
     return {**_request_fields(cluster, job), **_state_fields(job), **_time_fields(job), **_allocation_fields(job)}
 
 
-def _request_fields(cluster: ClusterInfo, job: SlurmJob) -> JsonObject:
+def _request_fields(cluster: ClusterInfo, job: SimulatedJob) -> JsonObject:
     request = job.request
     return {
         "account": request.account,
@@ -141,22 +141,22 @@ def _request_fields(cluster: ClusterInfo, job: SlurmJob) -> JsonObject:
     }
 
 
-def priority_struct(job: SlurmJob) -> JsonObject:
+def priority_struct(job: SimulatedJob) -> JsonObject:
     return number_struct(0 if job.request.held else MAX_PRIORITY - job.id)
 
 
-def time_limit_struct(request: SlurmJobRequest) -> JsonObject:
+def time_limit_struct(request: SimulatedJobRequest) -> JsonObject:
     return number_struct(None, infinite=True) if request.limit_s is None else number_struct(ceil(request.limit_s / 60))
 
 
-def _requested_gres(request: SlurmJobRequest) -> str:
+def _requested_gres(request: SimulatedJobRequest) -> str:
     model = f":{request.gpu_model}" if request.gpu_model else ""
     if request.gpu_shards:
         return f"gres/{request.share_gres}{model}:{request.gpu_shards}"
     return f"gres/gpu{model}:{request.gpus_per_node}" if request.gpus_per_node else ""
 
 
-def _state_fields(job: SlurmJob) -> JsonObject:
+def _state_fields(job: SimulatedJob) -> JsonObject:
     waiting_for_nodes = job.reason == "ReqNodeNotAvail"
     missing = f", UnavailableNodes:{compress(job.request.required_nodes)}" if waiting_for_nodes else ""
     return {
@@ -168,7 +168,7 @@ def _state_fields(job: SlurmJob) -> JsonObject:
     }
 
 
-def exit_code_struct(job: SlurmJob) -> JsonObject:
+def exit_code_struct(job: SimulatedJob) -> JsonObject:
     exit_status: ProcessExit = job.exit
     word = "SIGNALED" if exit_status.signal else "ERROR" if exit_status.code else "SUCCESS"
     return {
@@ -185,7 +185,7 @@ def _signal_name(signal: int) -> str:
         return ""
 
 
-def _time_fields(job: SlurmJob) -> JsonObject:
+def _time_fields(job: SimulatedJob) -> JsonObject:
     projected = job.time_limit_at if job.state == State.RUNNING else None
     projected = projected and projected + job.start_offset_s
     return {
@@ -198,7 +198,7 @@ def _time_fields(job: SlurmJob) -> JsonObject:
     }
 
 
-def _allocation_fields(job: SlurmJob) -> JsonObject:
+def _allocation_fields(job: SimulatedJob) -> JsonObject:
     detail = [_gres_detail(job.request, job.gpus[name]) for name in job.nodes if name in job.gpus]
     count = len(job.nodes) or job.request.node_count
     return {
@@ -213,13 +213,13 @@ def _allocation_fields(job: SlurmJob) -> JsonObject:
     }
 
 
-def _gres_detail(request: SlurmJobRequest, indices: Sequence[int]) -> str:
+def _gres_detail(request: SimulatedJobRequest, indices: Sequence[int]) -> str:
     kind, count = (request.share_gres, request.gpu_shards) if request.gpu_shards else ("gpu", len(indices))
     model = f":{request.gpu_model}" if request.gpu_model else ""
     return f"{kind}{model}:{count}(IDX:{format_ranges(indices) or 'N/A'})"
 
 
-def _tres_text(request: SlurmJobRequest, count: int) -> str:
+def _tres_text(request: SimulatedJobRequest, count: int) -> str:
     return f"cpu={count * request.cpus_per_node},mem={count * request.memory_per_node_mb}M,node={count}"
 
 
@@ -234,11 +234,11 @@ def format_ranges(indices: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def job_states_body(jobs: Iterable[SlurmJob]) -> JsonObject:
+def job_states_body(jobs: Iterable[SimulatedJob]) -> JsonObject:
     return {"jobs": [{"job_id": str(job.id), "state": [str(job.state), *sorted(map(str, job.flags))]} for job in jobs]}
 
 
-def nodes_body(controller: ClusterController, cluster: ClusterInfo, nodes: Iterable[SlurmNode]) -> JsonObject:
+def nodes_body(controller: ClusterController, cluster: ClusterInfo, nodes: Iterable[SimulatedNode]) -> JsonObject:
     rows = [node_body(controller, cluster, node) for node in nodes]
     return {"nodes": rows, "last_update": last_node_update(controller)}
 
@@ -247,7 +247,7 @@ def last_node_update(controller: ClusterController) -> JsonObject:
     return number_struct(controller.last_node_change + controller.clock_offset_s)
 
 
-def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNode) -> JsonObject:
+def node_body(controller: ClusterController, cluster: ClusterInfo, node: SimulatedNode) -> JsonObject:
     state, flags = controller.node_state(node.name)
     used = controller.used_gpus(node.name)
     kind = f"gpu:{node.gpu_model}" if node.gpu_model else "gpu"
@@ -288,7 +288,7 @@ def node_body(controller: ClusterController, cluster: ClusterInfo, node: SlurmNo
     }
 
 
-def _node_gres(node: SlurmNode) -> str:
+def _node_gres(node: SimulatedNode) -> str:
     model = f":{node.gpu_model}" if node.gpu_model else ""
     gpus = [f"gpu{model}:{node.gpus}"] if node.gpus else []
     shards = (
@@ -328,16 +328,3 @@ def diag_body(controller: ClusterController, now: float) -> JsonObject:
         "jobs_running": states.count(State.RUNNING),
     }
     return {"statistics": statistics}
-
-
-def fault_body(fault: ClusterFault) -> JsonObject:
-    """A fault of a simulated cluster; not part of Slurm's API."""
-    place = {"node": fault.node, "gpu": fault.gpu if fault.gpu >= 0 else None}
-    return {
-        "number": fault.number,
-        "kind": str(fault.kind),
-        "at": fault.at,
-        "until": fault.until,
-        **place,
-        "jobs": list(fault.jobs),
-    }

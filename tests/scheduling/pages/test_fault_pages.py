@@ -14,7 +14,7 @@ from scheduling.backends.opening import open_backend
 from scheduling.clusters import simulator
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.simulation.demo import demo
-from scheduling.simulation.slurm import workload
+from scheduling.simulation.machines import workload
 from tests import make
 from tests.scheduling.simulation.slurm.running import ClusterProcess
 

@@ -42,9 +42,9 @@ from scheduling.simulation.drill.checkpoint_campaigns import (
 from scheduling.simulation.drill.history import SiteHistory
 from scheduling.simulation.drill.job_logs import run_of_job, step_of_program
 from scheduling.simulation.drill.jobs import DrillJob
-from scheduling.simulation.slurm.scripts.benchmark_scores import draw_score
-from scheduling.simulation.slurm.scripts.training_runs import shape_of_name
-from scheduling.simulation.slurm.workload import job_name
+from scheduling.simulation.machines.scripts.benchmark_scores import draw_score
+from scheduling.simulation.machines.scripts.training_runs import shape_of_name
+from scheduling.simulation.machines.workload import job_name
 
 FIRST_ID_NUMBER = 12_000  # in public ids; those of jobs of the same millisecond are lower
 TURN_S = 2.0  # between two turns of the coordinator

@@ -16,7 +16,7 @@ from scheduling.loops.power.energy import EnergyColumns
 from scheduling.power.energy import HOUR_S
 from scheduling.simulation.demo.history.holds import GpuHolds
 from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttempt
-from scheduling.simulation.slurm.power_meters import supply_power_w
+from scheduling.simulation.machines.power_meters import supply_power_w
 
 NO_ATTEMPT = -1
 MIN_GPU_S = 1e-3  # less is an error of rounding

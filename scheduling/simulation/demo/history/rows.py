@@ -41,8 +41,8 @@ from scheduling.simulation.drill.healing import AUTOMATIC_POLICY, HandledFailure
 from scheduling.simulation.drill.history import CANCELLED, SiteHistory
 from scheduling.simulation.drill.jobs import MIX_STEP_S, AttemptLife, DrillJob
 from scheduling.simulation.drill.values import DRILL_EPOCH
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.workload import job_name, requested_time_limit
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.workload import job_name, requested_time_limit
 
 ACCEPT_S, START_S, SEEN_S = 0.4, 2.0, 3.0  # after the decision: the cluster accepts, starts, and reports an attempt
 DIAGNOSIS_S, DECISION_S = 2.0, 4.0  # after the end

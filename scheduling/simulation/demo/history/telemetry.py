@@ -20,7 +20,7 @@ from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttemp
 from scheduling.simulation.drill.history import SiteHistory
 from scheduling.simulation.drill.symptoms import XIDS
 from scheduling.simulation.drill.values import DrillFault
-from scheduling.simulation.slurm.faults import FaultKind
+from scheduling.simulation.machines.faults import FaultKind
 
 GPU_MEMORY_MIB, FULL_POWER_W = 81_920.0, 400.0
 IDLE_MEMORY, IDLE_POWER, SM_POWER = 0.005, 0.16, 0.76  # shares of the above

@@ -13,7 +13,7 @@ from jobs.models import Checkpoint
 from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttempt
 from scheduling.simulation.drill.job_logs import run_of_job, step_of_program
 from scheduling.simulation.drill.values import DrillPlan
-from scheduling.simulation.slurm.scripts.training_runs import TrainingRun
+from scheduling.simulation.machines.scripts.training_runs import TrainingRun
 
 POINT_INTERVAL_S = 60.0
 MIN_POINTS, MAX_POINTS = 8, 150

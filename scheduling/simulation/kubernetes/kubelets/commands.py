@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from signal import Signals
 
-from scheduling.simulation.slurm.values import SignalTarget
+from scheduling.simulation.machines.values import SignalTarget
 
 SHELLS = ("sh", "bash", "dash", "ash")
 MAIN_PID = 7  # of the program that the wrapper in the container has started

@@ -12,26 +12,26 @@ from dataclasses import dataclass, replace
 from jobs.core.lifecycle import State
 from scheduling.simulation.kubernetes.objects import JsonObject
 from scheduling.simulation.kubernetes.values import ContainerEnd, Execution, PodRuntime
-from scheduling.simulation.slurm.clocks import with_current_speed
-from scheduling.simulation.slurm.fault_registry import FaultRegistry
-from scheduling.simulation.slurm.faults import ClusterFault, FaultImpact, FaultKind, FaultModel
-from scheduling.simulation.slurm.scripts.play import TERM_GRACE_S
-from scheduling.simulation.slurm.values import (
+from scheduling.simulation.machines.clocks import with_current_speed
+from scheduling.simulation.machines.fault_registry import FaultRegistry
+from scheduling.simulation.machines.faults import ClusterFault, FaultImpact, FaultKind, FaultModel
+from scheduling.simulation.machines.scripts.play import TERM_GRACE_S
+from scheduling.simulation.machines.values import (
     KILL,
     TERM,
     JobEnd,
     JobExecutor,
     ProcessExit,
     SignalTarget,
-    SlurmJob,
-    SlurmNode,
+    SimulatedJob,
+    SimulatedNode,
 )
 
 from .gangs import attempt_key
 
 PEER_LOSS_S = 3.0  # until the other ranks notice that one is gone
 LOST_CODE = 137
-ProgramDescription = Callable[[int, Sequence[tuple[JsonObject, PodRuntime]], Mapping[str, str], float], SlurmJob]
+ProgramDescription = Callable[[int, Sequence[tuple[JsonObject, PodRuntime]], Mapping[str, str], float], SimulatedJob]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class Executions:
             if execution := self._active.get(number):
                 self._strike(execution, self._model.impact_on_job(fault, number, now), now)
 
-    def update_speed(self, execution: Execution, nodes: Mapping[str, SlurmNode], now: float) -> None:
+    def update_speed(self, execution: Execution, nodes: Mapping[str, SimulatedNode], now: float) -> None:
         """Go on with the speed that the clocks of its nodes allow."""
         job = with_current_speed(execution.job, nodes, now)
         if job is not execution.job:

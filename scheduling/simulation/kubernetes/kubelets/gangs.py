@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scheduling.simulation.kubernetes.objects import JsonObject, annotations_of, controller_of, labels_of, value_at
 from scheduling.simulation.kubernetes.values import GPU_RESOURCE, PodRuntime
-from scheduling.simulation.slurm.values import SlurmJob, SlurmJobRequest
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest
 
 # Variables with the number of nodes of a distributed program, as launchers define them
 NODE_COUNT_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PET_NNODES", "NNODES")
@@ -116,12 +116,12 @@ def rank_of(pod: JsonObject) -> tuple[int, str]:
 
 def execution_job(
     number: int, pods: Sequence[tuple[JsonObject, PodRuntime]], plan: Mapping[str, str], now: float
-) -> SlurmJob:
+) -> SimulatedJob:
     """The program of these pods for the executor. Variables of the pods take precedence over those of the plan."""
     first, runtime = pods[0]
     environment = {**_endless_service(first), **plan, **environment_of(first)}
     gpus = {one.node: one.gpus for _, one in pods}
-    request = SlurmJobRequest(
+    request = SimulatedJobRequest(
         name=_program_name(first),
         user="",
         comment=_comment(first, runtime),
@@ -130,7 +130,7 @@ def execution_job(
         gpus_per_node=max(map(len, gpus.values()), default=0),
         cpus_per_node=0,  # a container shares the CPUs of its machine
     )
-    return SlurmJob(
+    return SimulatedJob(
         id=number,
         request=request,
         submitted_at=now,

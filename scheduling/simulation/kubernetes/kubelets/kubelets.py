@@ -30,8 +30,8 @@ from scheduling.simulation.kubernetes.objects import (
 )
 from scheduling.simulation.kubernetes.store import ChangeKind, ObjectChange
 from scheduling.simulation.kubernetes.values import GPU_RESOURCE, ContainerEnd, Machine, PodRuntime, PodStep
-from scheduling.simulation.slurm.fault_registry import FaultRegistry
-from scheduling.simulation.slurm.values import KILL, TERM
+from scheduling.simulation.machines.fault_registry import FaultRegistry
+from scheduling.simulation.machines.values import KILL, TERM
 
 from .executions import LOST_CODE, Executions, PodEnd, killed_end
 from .gangs import pre_stop_s, rank_of

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
 from scheduling.simulation.kubernetes.objects import JsonObject, timestamp, value_at, with_condition
 from scheduling.simulation.kubernetes.values import GPU_RESOURCE, Machine
-from scheduling.simulation.slurm.faults import XID_OF_FAULT, ClusterFault
-from scheduling.simulation.slurm.values import SlurmNode
+from scheduling.simulation.machines.faults import XID_OF_FAULT, ClusterFault
+from scheduling.simulation.machines.values import SimulatedNode
 
 PRODUCTS = {
     "a100": "NVIDIA-A100-SXM4-80GB",
@@ -113,7 +113,7 @@ def _conditions(node: JsonObject, now: float) -> list[JsonObject]:
     return with_condition(conditions, "Ready", "True", now, **ready)
 
 
-def _node_info(hardware: SlurmNode, version: str) -> JsonObject:
+def _node_info(hardware: SimulatedNode, version: str) -> JsonObject:
     digest = blake2b(hardware.name.encode(), digest_size=16).hexdigest()
     boot = blake2b(f"{hardware.name}:{hardware.boot_at}".encode(), digest_size=16).hexdigest()
     return {

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import inf
 
 from jobs.core.lifecycle import State
-from scheduling.simulation.slurm.failure_reasons import HOST_OOM
-from scheduling.simulation.slurm.scripts.job_output import (
+from scheduling.simulation.machines.failure_reasons import HOST_OOM
+from scheduling.simulation.machines.scripts.job_output import (
     PlannedLog,
     body_line_count,
     final_lines,

@@ -39,7 +39,7 @@ from scheduling.simulation.demo.history.training import training_rows
 from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttempt
 from scheduling.simulation.drill.jobs import MIX_STEP_S, AttemptLife
 from scheduling.simulation.drill.values import DrillPlan
-from scheduling.simulation.slurm.power_meters import supply_power_w
+from scheduling.simulation.machines.power_meters import supply_power_w
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.core.lifecycle import JobKind
 from scheduling.simulation.demo import demo
-from scheduling.simulation.slurm import workload
+from scheduling.simulation.machines import workload
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -17,7 +17,7 @@ from scheduling.simulation.drill.faults import BUG, SCENARIOS, draw_faults
 from scheduling.simulation.drill.jobs import GANG_JOB
 from scheduling.simulation.drill.run import STRATEGIES, run_drill
 from scheduling.simulation.drill.values import DrillFault, DrillPlan
-from scheduling.simulation.slurm.faults import FaultKind
+from scheduling.simulation.machines.faults import FaultKind
 
 SMALL = DrillPlan(nodes=24, gang_nodes=12, hours=2.0, spares=2, cooldown_h=1.5, evaluate_steps=200)
 OFTEN = replace(SCENARIOS["dense"], per_node_day=1.0)

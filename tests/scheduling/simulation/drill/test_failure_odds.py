@@ -10,7 +10,7 @@ import pytest
 from jobs.core.lifecycle import JobKind
 from scheduling.simulation.drill.failure_odds import DRAWN_REASONS, EVEN_ODDS, LikelyFailures, table_odds
 from scheduling.simulation.drill.faults import FAILURE_SHARE, draw_flaw
-from scheduling.simulation.slurm.failure_reasons import draw_reason
+from scheduling.simulation.machines.failure_reasons import draw_reason
 
 TOTAL = sum(reason.count for reason in DRAWN_REASONS)
 

@@ -17,8 +17,8 @@ from scheduling.simulation.drill.checkpoint_campaigns import samples_by_benchmar
 from scheduling.simulation.drill.history import HistorySettings, SiteHistory, simulate_history
 from scheduling.simulation.drill.history_figures import compare_failures, compare_jobs
 from scheduling.simulation.drill.job_logs import run_of_job, step_of_program
-from scheduling.simulation.slurm.scripts.training_runs import shape_of_name
-from scheduling.simulation.slurm.workload import job_name
+from scheduling.simulation.machines.scripts.training_runs import shape_of_name
+from scheduling.simulation.machines.workload import job_name
 
 TEAMS = dict.fromkeys(JobKind, "other") | {JobKind.PRETRAIN: "pretraining", JobKind.EVALUATION: "evaluation"}
 SETTINGS = HistorySettings(days=2, nodes=32, gpus_per_node=8, teams=TEAMS, quotas={"pretraining": 160})

@@ -11,8 +11,8 @@ from scheduling.simulation.kubernetes.api.requests import ApiRequest, parse_requ
 from scheduling.simulation.kubernetes.cluster import KubernetesCluster
 from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey
 from scheduling.simulation.kubernetes.values import ClusterSnapshot, ClusterTiming, Machine
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
-from scheduling.simulation.slurm.values import build_nodes
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.values import build_nodes
 
 NOW = 1_800_000_000.0
 NODES = tuple(f"kalos-00{i}" for i in range(1, 5))

@@ -13,8 +13,8 @@ from scheduling.simulation.kubernetes.cluster import KubernetesCluster
 from scheduling.simulation.kubernetes.objects import value_at
 from scheduling.simulation.kubernetes.persistence import ClusterDatabase
 from scheduling.simulation.kubernetes.values import ClusterSnapshot
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 
 from .make import NODES, NOW, Client, client, job, pod, snapshot
 

@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from scheduling.simulation.kubernetes.kubelets.commands import ContainerView, run_command
-from scheduling.simulation.slurm.values import SignalTarget
+from scheduling.simulation.machines.values import SignalTarget
 from tests.patience import PATIENCE_S, until
 
 from .make import pod

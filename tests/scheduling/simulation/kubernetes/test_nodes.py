@@ -7,7 +7,7 @@ import pytest
 from scheduling.simulation.kubernetes.api.errors import ApiError
 from scheduling.simulation.kubernetes.api.requests import MERGE_PATCH
 from scheduling.simulation.kubernetes.objects import condition_of, value_at
-from scheduling.simulation.slurm.faults import FaultKind, FaultModel
+from scheduling.simulation.machines.faults import FaultKind, FaultModel
 
 from .make import client
 

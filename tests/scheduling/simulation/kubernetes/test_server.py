@@ -13,8 +13,8 @@ import pytest
 
 from scheduling.simulation.kubernetes.objects import seconds_of
 from scheduling.simulation.kubernetes.options import InvalidOption, parse_options
-from scheduling.simulation.slurm.effects import EffectsFile, PendingEffects
-from scheduling.simulation.slurm.values import SlurmJob, SlurmJobRequest
+from scheduling.simulation.machines.effects import EffectsFile, PendingEffects
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest
 from tests.chaos.effects import FILE_NAME, read_effects
 from tests.patience import until
 
@@ -415,8 +415,8 @@ def test_effects_of_a_stored_change_are_written_again_after_a_kill(tmp_path):
 def test_effects_of_a_change_that_is_not_stored_are_not_written(tmp_path):
     recorded = PendingEffects()
     file = EffectsFile(tmp_path)
-    request = SlurmJobRequest(name="t", user="ada", account="vision", comment="acme:me:k.1")
-    recorded.record_start(SlurmJob(id=7, request=request, submitted_at=0.0), at=1.0)
+    request = SimulatedJobRequest(name="t", user="ada", account="vision", comment="acme:me:k.1")
+    recorded.record_start(SimulatedJob(id=7, request=request, submitted_at=0.0), at=1.0)
 
     assert read_effects(tmp_path / FILE_NAME) == []
     file.append(recorded.take())

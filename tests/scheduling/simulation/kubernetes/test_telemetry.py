@@ -10,9 +10,9 @@ from scheduling.backends import telemetry
 from scheduling.power.clock_curves import model_speed
 from scheduling.simulation.kubernetes.api.errors import ApiError
 from scheduling.simulation.kubernetes.telemetry import telemetry_page
-from scheduling.simulation.slurm.clocks import lowered_clocks
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.clocks import lowered_clocks
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 from tests.patience import until
 
 from .make import client, container, pod, snapshot

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from scheduling.simulation.machines.faults import FaultModel
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.values import SimulatedJob, build_nodes
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.faults import FaultModel
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
-from scheduling.simulation.slurm.values import SimulatorSnapshot, SlurmJob, SlurmJobRequest, build_nodes
-
-NOW = 1_800_000_000.0
-NODES = tuple(f"seren-00{i}" for i in range(1, 5))
+from scheduling.simulation.slurm.values import SimulatorSnapshot
+from tests.scheduling.simulation.machines.make import NODES, NOW
 
 
 def snapshot(gpus: int = 8) -> SimulatorSnapshot:
@@ -21,22 +18,7 @@ def controller(*, faults: FaultModel | None = None, seed: int = 0) -> ClusterCon
     return ClusterController(snapshot(), SimulatedExecutor(seed=seed), NOW, faults=faults)
 
 
-def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **changed: Any) -> SlurmJobRequest:
-    plain: dict[str, Any] = {
-        "name": "train",
-        "user": "ada",
-        "script": "#!/bin/bash\ntrue\n",
-        "workdir": "/tmp",
-        "environment": {"SIM_DURATION_S": str(seconds), "SIM_END": end, "ACME_KIND": "pretrain"},
-        "required_nodes": nodes,
-        "node_count": max(len(nodes), 1),
-        "gpus_per_node": 4,
-        "cpus_per_node": 8,
-    }
-    return SlurmJobRequest(**{**plain, **changed})
-
-
-def after(cluster: ClusterController, seconds: float, job: SlurmJob) -> SlurmJob:
+def after(cluster: ClusterController, seconds: float, job: SimulatedJob) -> SimulatedJob:
     """The job some seconds after NOW."""
     cluster.advance_to(NOW + seconds)
     return cluster.jobs[job.id]

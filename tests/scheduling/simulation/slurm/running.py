@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from scheduling.simulation.slurm.execution import stepd
+from scheduling.simulation.machines.execution import stepd
 from tests.simulator_process import SimulatorProcess
 
 

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 
 from jobs.core.lifecycle import State
+from scheduling.simulation.machines.values import ProcessExit, SimulatedJob
 from scheduling.simulation.slurm.accounting import parse_accounting_query
 from scheduling.simulation.slurm.store import ACCOUNTING_RETENTION_S, StateStore
-from scheduling.simulation.slurm.values import ProcessExit, SlurmJob, StateChanges
+from scheduling.simulation.slurm.values import StateChanges
 from scheduling.simulation.slurm.wire import InvalidRequest
+from tests.scheduling.simulation.machines.make import NOW, request
 
-from .make import NOW, request, snapshot
+from .make import snapshot
 
 
-def ended_job(job_id: int, *, at: float = NOW, **changed) -> SlurmJob:
+def ended_job(job_id: int, *, at: float = NOW, **changed) -> SimulatedJob:
     job_request = request(comment=f"acme:k3v9q2m7:j{job_id}.1", **changed)
-    job = SlurmJob(id=job_id, request=job_request, submitted_at=at - 100, started_at=at - 90, ended_at=at)
+    job = SimulatedJob(id=job_id, request=job_request, submitted_at=at - 100, started_at=at - 90, ended_at=at)
     return replace(job, state=State.FAILED, exit=ProcessExit(code=3))
 
 
@@ -29,7 +31,7 @@ def store(tmp_path):
     store.close()
 
 
-def forget(store: StateStore, *jobs: SlurmJob) -> None:
+def forget(store: StateStore, *jobs: SimulatedJob) -> None:
     store.write(StateChanges(jobs=jobs))
     store.write(StateChanges(forgotten=jobs))
 

@@ -8,15 +8,15 @@ import pytest
 
 from scheduling.backends import telemetry
 from scheduling.power.clock_curves import model_speed
-from scheduling.simulation.slurm import dcgm_exporter
-from scheduling.simulation.slurm.clocks import lowered_clocks
-from scheduling.simulation.slurm.request_bodies import parse_clocks
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
-from scheduling.simulation.slurm.store import job_from_json, node_from_json, to_json
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.clocks import lowered_clocks
+from scheduling.simulation.machines.database import job_from_json, node_from_json, to_json
+from scheduling.simulation.machines.requests import InvalidSimulatorRequest, parse_clocks
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.values import SlurmError
-from scheduling.simulation.slurm.wire import InvalidRequest
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, after, controller, request
+from .make import after, controller
 
 FIRST, SECOND = NODES[:2]
 
@@ -130,7 +130,7 @@ def test_clocks_and_speeds_survive_a_restart():
     "body", [None, {}, {"clocks": []}, *({"clocks": {FIRST: mhz}} for mhz in (0, -1, "288", True, 1e9))]
 )
 def test_request_that_is_no_clock_is_refused(body):
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidSimulatorRequest):
         parse_clocks(body)
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from jobs.core.lifecycle import State
+from scheduling.simulation.machines.effects import EFFECTS_FILE_NAME, EffectsFile
+from scheduling.simulation.machines.execution.attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords
+from scheduling.simulation.machines.scripts.logs import JobLogWriter
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.values import ProcessExit, SimulatedJob
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.effects import EFFECTS_FILE_NAME, EffectsFile
-from scheduling.simulation.slurm.execution.attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords
-from scheduling.simulation.slurm.scripts.logs import JobLogWriter
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
-from scheduling.simulation.slurm.values import ProcessExit, SlurmJob
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, after, request, snapshot
+from .make import after, snapshot
 
 A = NODES[0]
 
@@ -35,7 +36,7 @@ class Site:
 
     def submit(
         self, key: str = "k3v9q2m7:j1.1", *, end: str = "COMPLETED", seconds: float = 100.0, at: float = NOW, **changed
-    ) -> SlurmJob:
+    ) -> SimulatedJob:
         log = str(self.logs / "j1-1.log")
         environment = {"SIM_DURATION_S": str(seconds), "SIM_END": end, "ACME_ATTEMPT_RECORD": f"{log}.acme"}
         plain = {"comment": f"acme:{key}", "stdout": log, "environment": environment}
@@ -224,7 +225,7 @@ def test_record_uses_the_clock_of_the_cluster_and_effects_the_true_time(site):
 def test_incomplete_line_of_the_effects_file_is_terminated(tmp_path):
     (tmp_path / EFFECTS_FILE_NAME).write_text('{"event":"st')
     effects = EffectsFile(tmp_path)
-    job = SlurmJob(id=1, request=request(A), submitted_at=NOW)
+    job = SimulatedJob(id=1, request=request(A), submitted_at=NOW)
 
     effects.record_start(job, NOW)
 

@@ -12,20 +12,14 @@ from pathlib import Path
 import pytest
 
 from jobs.core.lifecycle import State
+from scheduling.simulation.machines.effects import EFFECTS_FILE_NAME, EffectsFile
+from scheduling.simulation.machines.execution import stepd
+from scheduling.simulation.machines.execution.accounts import SharedAccount, TeamAccounts
+from scheduling.simulation.machines.execution.attempt_records import ALREADY_STARTED_MESSAGE
+from scheduling.simulation.machines.execution.runner import ProcessExecutor
+from scheduling.simulation.machines.values import SignalTarget, SimulatedJob, SimulatedJobRequest, SimulatedNode
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.effects import EFFECTS_FILE_NAME, EffectsFile
-from scheduling.simulation.slurm.execution import stepd
-from scheduling.simulation.slurm.execution.accounts import SharedAccount, TeamAccounts
-from scheduling.simulation.slurm.execution.attempt_records import ALREADY_STARTED_MESSAGE
-from scheduling.simulation.slurm.execution.runner import ProcessExecutor
-from scheduling.simulation.slurm.values import (
-    ControllerTiming,
-    SignalTarget,
-    SimulatorSnapshot,
-    SlurmJob,
-    SlurmJobRequest,
-    SlurmNode,
-)
+from scheduling.simulation.slurm.values import ControllerTiming, SimulatorSnapshot
 from tests.backends.test_dialect import submission
 from tests.patience import until
 
@@ -43,7 +37,7 @@ class Machine:
     def __init__(self, home: Path, snapshot: SimulatorSnapshot | None = None, gpus: int = 4, accounts=None) -> None:
         self.home, self.logs = home, home / "logs"
         self.logs.mkdir(exist_ok=True)
-        node = SlurmNode(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
+        node = SimulatedNode(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
         effects = EffectsFile(home)
         self.executor = ProcessExecutor(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
         timing = ControllerTiming(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
@@ -51,7 +45,7 @@ class Machine:
             snapshot or SimulatorSnapshot(nodes=(node,)), self.executor, time.time(), timing=timing
         )
 
-    def submit(self, command: str, **changed) -> SlurmJob:
+    def submit(self, command: str, **changed) -> SimulatedJob:
         plain = {
             "name": "t",
             "user": "ada",
@@ -59,9 +53,9 @@ class Machine:
             "required_nodes": ("here",),
             "script": f"#!/bin/bash\n{command}\n",
         }
-        return self.controller.submit(SlurmJobRequest(**{**plain, **changed}), time.time())
+        return self.controller.submit(SimulatedJobRequest(**{**plain, **changed}), time.time())
 
-    def submit_attempt(self, command: str, **changed) -> SlurmJob:
+    def submit_attempt(self, command: str, **changed) -> SimulatedJob:
         """Submit a job whose record belongs next to its log, `a.log`."""
         log = str(self.logs / "a.log")
         environment = {"ACME_ATTEMPT_RECORD": f"{log}.acme"}
@@ -72,19 +66,19 @@ class Machine:
         lines = (json.loads(line) for line in (self.home / EFFECTS_FILE_NAME).read_text().splitlines())
         return [(line["event"], line["key"], line["exit_code"], line["signal"]) for line in lines]
 
-    def now(self, job: SlurmJob) -> SlurmJob:
+    def now(self, job: SimulatedJob) -> SimulatedJob:
         self.controller.advance_to(time.time())
         return self.controller.jobs[job.id]
 
-    def until_ended(self, job: SlurmJob) -> SlurmJob:
+    def until_ended(self, job: SimulatedJob) -> SimulatedJob:
         until(lambda: self.now(job).ended_at and not self.now(job).flags, what=str(job.id))
         return self.now(job)
 
-    def wait_for_output(self, job: SlurmJob, word: str) -> str:
+    def wait_for_output(self, job: SimulatedJob, word: str) -> str:
         until(lambda: self.now(job) and word in self.output(job), what=word)
         return self.output(job)
 
-    def output(self, job: SlurmJob) -> str:
+    def output(self, job: SimulatedJob) -> str:
         path = self.logs / f"slurm-{job.id}.out"
         return path.read_text() if path.exists() else ""
 
@@ -192,7 +186,7 @@ def test_job_of_a_team_without_a_free_user_id_is_rejected(others):
 def test_removed_home_is_created_again_under_another_name(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
-    job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
+    job = SimulatedJob(id=1, request=SimulatedJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
     accounts = TeamAccounts(tmp_path / "accounts.json", UIDS, tmp_path)
     first = accounts.of(job)
     Path(first.home).rename(tmp_path / "elsewhere")
@@ -226,7 +220,7 @@ def test_inaccessible_working_directory_is_reported_in_the_log(others):
 def test_team_gets_a_new_user_id_if_its_own_is_outside_the_range(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
-    job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
+    job = SimulatedJob(id=1, request=SimulatedJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
     path = tmp_path / "accounts.json"
     TeamAccounts(path, UIDS, tmp_path).of(job)
 
@@ -238,7 +232,9 @@ def test_team_gets_a_new_user_id_if_its_own_is_outside_the_range(tmp_path):
 def test_shared_account_is_the_user_of_the_server():
     me = pwd.getpwuid(os.geteuid())
 
-    account = SharedAccount().of(SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada"), submitted_at=0.0))
+    account = SharedAccount().of(
+        SimulatedJob(id=1, request=SimulatedJobRequest(name="t", user="ada"), submitted_at=0.0)
+    )
 
     assert (account.name, account.home, account.ids) == (me.pw_name, me.pw_dir, None)
 

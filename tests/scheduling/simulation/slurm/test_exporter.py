@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from scheduling.backends import telemetry
-from scheduling.simulation.slurm import dcgm_exporter
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, controller, request
+from .make import controller
 
 
 def reading(cluster, now):

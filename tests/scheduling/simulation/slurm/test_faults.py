@@ -16,19 +16,20 @@ from failures.diagnosis import lines
 from failures.diagnosis.parsers import gpu_events
 from jobs.core.lifecycle import JobKind, NodeState, State
 from scheduling.backends import telemetry
-from scheduling.simulation.slurm import dcgm_exporter
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.failure_reasons import FailureFamily, draw_reason
+from scheduling.simulation.machines.faults import FAULT_WEIGHTS, FaultKind, FaultModel
+from scheduling.simulation.machines.scripts import kernel_log
+from scheduling.simulation.machines.scripts.job_output import lines_until as log_lines
+from scheduling.simulation.machines.scripts.job_output import plan_log
+from scheduling.simulation.machines.scripts.logs import JobLogWriter, KernelLogWriter, output_path
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.failure_reasons import FailureFamily, draw_reason
-from scheduling.simulation.slurm.faults import FAULT_WEIGHTS, FaultKind, FaultModel
-from scheduling.simulation.slurm.scripts import kernel_log
-from scheduling.simulation.slurm.scripts.job_output import lines_until as log_lines
-from scheduling.simulation.slurm.scripts.job_output import plan_log
-from scheduling.simulation.slurm.scripts.logs import JobLogWriter, KernelLogWriter, output_path
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.store import StateStore
 from scheduling.simulation.slurm.values import SlurmError
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, controller, request, snapshot
+from .make import controller, snapshot
 
 A, B = NODES[:2]
 

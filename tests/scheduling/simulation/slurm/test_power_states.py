@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
-from scheduling.simulation.slurm import dcgm_exporter
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.faults import FaultKind
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.faults import FaultKind
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.store import StateStore
 from scheduling.simulation.slurm.values import SlurmError
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, after, controller, request, snapshot
+from .make import after, controller, snapshot
 
 A, B = NODES[:2]
 SUSPEND_S, BOOT_S, RESUME_TIMEOUT_S = 10, 60, 300

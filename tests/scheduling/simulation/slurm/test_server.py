@@ -15,7 +15,7 @@ from jobs.core.lifecycle import State
 from scheduling.backends import telemetry
 from scheduling.backends.base import AccountingUnavailable, BackendError, ClusterUnreachable, RequestRejected
 from scheduling.backends.opening import open_backend
-from scheduling.simulation.slurm.server import parse_options
+from scheduling.simulation.slurm.options import parse_options
 from tests.backends.test_dialect import submission
 from tests.patience import until
 

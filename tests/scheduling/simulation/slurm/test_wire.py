@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, given, settings
 
 from jobs.core.lifecycle import State
 from scheduling.backends import dialect
+from scheduling.simulation.machines.values import SignalTarget
 from scheduling.simulation.slurm import request_bodies, wire
-from scheduling.simulation.slurm.values import SignalTarget, SlurmError
+from scheduling.simulation.slurm.values import SlurmError
 from scheduling.simulation.slurm.wire import ClusterInfo, InvalidRequest
 from tests.backends.test_dialect import anything, recorded, submission
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, controller, request
+from .make import controller
 
 SEREN = ClusterInfo(name="seren")
 

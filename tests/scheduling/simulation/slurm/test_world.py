@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
+from scheduling.simulation.machines.faults import FaultModel
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines.values import ProcessExit
 from scheduling.simulation.slurm.controller import ClusterController
-from scheduling.simulation.slurm.faults import FaultModel
-from scheduling.simulation.slurm.scripts.play import SimulatedExecutor
 from scheduling.simulation.slurm.store import StateStore
-from scheduling.simulation.slurm.values import ProcessExit, SlurmError
+from scheduling.simulation.slurm.values import SlurmError
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
-from .make import NODES, NOW, after, controller, request, snapshot
+from .make import after, controller, snapshot
 
 A, B = NODES[:2]
 

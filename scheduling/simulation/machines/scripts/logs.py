@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
 
-from scheduling.simulation.slurm.execution.attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords
-from scheduling.simulation.slurm.faults import ClusterFault
-from scheduling.simulation.slurm.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath, open_log, output_path
-from scheduling.simulation.slurm.values import SlurmJob, SlurmNode
+from scheduling.simulation.machines.execution.attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords
+from scheduling.simulation.machines.faults import ClusterFault
+from scheduling.simulation.machines.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath, open_log, output_path
+from scheduling.simulation.machines.values import SimulatedJob, SimulatedNode
 
 from . import kernel_log, stack_output
 from .job_output import PlannedLog, lines_until, next_due_s, plan_log
@@ -47,7 +47,7 @@ class JobLogWriter:
         self._open: dict[int, _OpenLog] = {}
         self._due: list[tuple[float, int]] = []
 
-    def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
+    def open(self, job: SimulatedJob, play: SimulatedRun) -> LogOpenResult:
         entry = _OpenLog(script=plan_log(job, play), path=output_path(job, self._root))
         if self._records.has_other_start(job):
             self._append_lines(entry, [ALREADY_STARTED_MESSAGE])
@@ -61,10 +61,10 @@ class JobLogWriter:
         self._track_log(job.id, entry)
         return LogOpenResult.READY
 
-    def record_exit(self, job: SlurmJob, at: float, code: int) -> None:
+    def record_exit(self, job: SimulatedJob, at: float, code: int) -> None:
         self._records.finish(job, at, code)
 
-    def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def resume_job_log(self, job: SimulatedJob, play: SimulatedRun) -> None:
         """Continue after the last complete line; an incomplete line, left by a crash, is removed."""
         entry = _OpenLog(script=plan_log(job, play), path=output_path(job, self._root))
         try:
@@ -74,11 +74,11 @@ class JobLogWriter:
             return
         self._track_log(job.id, entry)
 
-    def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def replace_run(self, job: SimulatedJob, play: SimulatedRun) -> None:
         if entry := self._open.get(job.id):
             entry.script = plan_log(job, play)
 
-    def dump(self, job: SlurmJob, now: float) -> None:
+    def dump(self, job: SimulatedJob, now: float) -> None:
         if entry := self._open.get(job.id):
             self._append_lines(entry, list(stack_output.stack_lines(entry.script)))
 
@@ -155,7 +155,7 @@ class KernelLogWriter:
         self._written_at = 0.0
 
     def write(
-        self, nodes: Iterable[SlurmNode], faults: Sequence[ClusterFault], now: float, offset_s: float = 0.0
+        self, nodes: Iterable[SimulatedNode], faults: Sequence[ClusterFault], now: float, offset_s: float = 0.0
     ) -> int:
         """Write the logs with new lines; returns the number of files written."""
         if now - self._written_at < KERNEL_EVERY_S:
@@ -169,7 +169,7 @@ class KernelLogWriter:
             self._write_log(node, kernel_log.kernel_log_lines(node, faults, now=now, offset_s=offset_s))
         return len(chosen)
 
-    def _write_log(self, node: SlurmNode, lines: Sequence[str]) -> None:
+    def _write_log(self, node: SimulatedNode, lines: Sequence[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         try:
             with log_descriptor(self._root, str(self._root / "kernel" / f"{node.name}.log"), TRUNCATE_FLAGS) as fd:

@@ -19,7 +19,7 @@ from scheduling.power.clock_curves import model_power_w
 from .faults import XID_OF_FAULT, ClusterFault, FaultKind
 from .scripts.kernel_log import pci_bus_of_gpu
 from .scripts.play import SimulatedRun
-from .values import SlurmJob, SlurmNode
+from .values import SimulatedJob, SimulatedNode
 
 SAMPLE_INTERVAL_S = 5  # values change at DCGM's sampling interval
 SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
@@ -33,12 +33,12 @@ class MachineRoom(Protocol):
     """The machines of a simulated cluster, their faults, and the programs on them."""
 
     @property
-    def nodes(self) -> Mapping[str, SlurmNode]: ...
+    def nodes(self) -> Mapping[str, SimulatedNode]: ...
 
     @property
     def faults(self) -> Sequence[ClusterFault]: ...
 
-    def jobs_on(self, node: str) -> Iterable[SlurmJob]: ...
+    def jobs_on(self, node: str) -> Iterable[SimulatedJob]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ HEALTHY = GpuHealth()
 
 
 def simulated_samples(
-    controller: MachineRoom, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
+    controller: MachineRoom, play: Callable[[SimulatedJob], SimulatedRun], *, seed: int, now: float
 ) -> Iterator[GpuSample]:
     """All GPUs with telemetry: a node without a running system has no exporter, a GPU off the bus has no readings."""
     tick = int(now // SAMPLE_INTERVAL_S)
@@ -275,14 +275,14 @@ class MigInstance:
     gpu: int
     number: int
     profile: str
-    job: SlurmJob | None
+    job: SimulatedJob | None
     labels: Mapping[str, str]
 
 
 def slice_samples(
-    node: SlurmNode,
+    node: SimulatedNode,
     instances: Sequence[MigInstance],
-    play: Callable[[SlurmJob], SimulatedRun],
+    play: Callable[[SimulatedJob], SimulatedRun],
     *,
     seed: int,
     now: float,
@@ -310,7 +310,7 @@ def slice_samples(
             )
 
 
-def _slice_load(job: SlurmJob | None, play: Callable[[SlurmJob], SimulatedRun], now: float) -> GpuLoad:
+def _slice_load(job: SimulatedJob | None, play: Callable[[SimulatedJob], SimulatedRun], now: float) -> GpuLoad:
     return IDLE_LOAD if job is None else _gpu_load(job, play(job), now)
 
 
@@ -321,7 +321,7 @@ def _faults_by_node(faults: Iterable[ClusterFault]) -> dict[str, list[ClusterFau
     return by_node
 
 
-def _gpu_health(node: SlurmNode, gpu: int, faults: Sequence[ClusterFault], now: float) -> GpuHealth:
+def _gpu_health(node: SimulatedNode, gpu: int, faults: Sequence[ClusterFault], now: float) -> GpuHealth:
     """The last Xid stays until the node boots, as in DCGM; a remapped row stays forever."""
     gpu_faults = [fault for fault in faults if fault.gpu == gpu and fault.at <= now]
     if not gpu_faults:
@@ -339,7 +339,7 @@ def _gpu_health(node: SlurmNode, gpu: int, faults: Sequence[ClusterFault], now: 
     )
 
 
-def _gpu_load(job: SlurmJob, play: SimulatedRun, now: float) -> GpuLoad:
+def _gpu_load(job: SimulatedJob, play: SimulatedRun, now: float) -> GpuLoad:
     """The load of a job: pretraining is dense; evaluation loads, generates, and computes metrics with an idle GPU."""
     since = now - job.began_at
     if job.is_configuring or job.is_completing or since < 0:
@@ -364,7 +364,9 @@ def _evaluation_load(share: float) -> GpuLoad:
     return GpuLoad(util=0.02, memory=0.62, sm=0.0)
 
 
-def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealth, dice: float, seed: int) -> GpuSample:
+def _simulated_sample(
+    node: SimulatedNode, gpu: int, load: GpuLoad, health: GpuHealth, dice: float, seed: int
+) -> GpuSample:
     model = node.gpu_model
     full, total = FULL_POWER_W.get(model, 400.0), MEMORY_MIB.get(model, 81_920)
     util = min(max(load.util + 0.02 * dice * (load.util > 0.01), 0.0), 1.0)
@@ -395,12 +397,12 @@ def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealt
     )
 
 
-def _event_reasons(node: SlurmNode, util: float, health: GpuHealth) -> int:
+def _event_reasons(node: SimulatedNode, util: float, health: GpuHealth) -> int:
     reasons = HW_THERMAL if health.hot else POWER_CAP if util > 0.9 else IDLE_CLOCKS if util <= 0.01 else 0
     return reasons | (APPLICATION_CLOCKS if node.clock_mhz else 0)
 
 
-def _corrected_ecc_errors(seed: int, node: SlurmNode, gpu: int) -> int:
+def _corrected_ecc_errors(seed: int, node: SimulatedNode, gpu: int) -> int:
     """The count of corrected ECC errors since boot; a few GPUs have some, which is normal."""
     dice = _noise_value(seed, node.name, gpu, int(node.boot_at))
     return int((dice - 0.9) * 200) if dice > 0.9 else 0

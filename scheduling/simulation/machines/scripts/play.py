@@ -20,15 +20,15 @@ from signal import SIGUSR1, Signals
 from typing import Protocol
 
 from jobs.core.lifecycle import JobKind, State
-from scheduling.simulation.slurm.failure_reasons import (
+from scheduling.simulation.machines.failure_reasons import (
     HOST_OOM,
     REASON_NAMES,
     REASONS_BY_NAME,
     draw_reason,
     draw_time_to_failure_s,
 )
-from scheduling.simulation.slurm.faults import REASON_OF_FAULT, SLOW_GPU_FACTOR, XID_OF_FAULT, FaultImpact, FaultKind
-from scheduling.simulation.slurm.values import (
+from scheduling.simulation.machines.faults import REASON_OF_FAULT, SLOW_GPU_FACTOR, XID_OF_FAULT, FaultImpact, FaultKind
+from scheduling.simulation.machines.values import (
     KILL,
     TERM,
     EffectRecorder,
@@ -36,7 +36,7 @@ from scheduling.simulation.slurm.values import (
     NullEffectRecorder,
     ProcessExit,
     SignalTarget,
-    SlurmJob,
+    SimulatedJob,
 )
 
 from .evaluation_jobs import TimedLines, preempted_end_s, trial_output
@@ -113,7 +113,7 @@ class InvalidSimHint(ValueError):
     """A SIM_ variable that cannot be parsed; the message names it."""
 
 
-def simulate_run(job: SlurmJob, *, seed: int, speed: float, trial_speed: float = 1.0) -> SimulatedRun:
+def simulate_run(job: SimulatedJob, *, seed: int, speed: float, trial_speed: float = 1.0) -> SimulatedRun:
     """The planned course of a job with the impacts of faults applied in order of time."""
     play = _run_without_faults(job, seed=seed, speed=speed, trial_speed=trial_speed)
     if job.speeds:
@@ -124,7 +124,7 @@ def simulate_run(job: SlurmJob, *, seed: int, speed: float, trial_speed: float =
     return play
 
 
-def _run_without_faults(job: SlurmJob, *, seed: int, speed: float, trial_speed: float) -> SimulatedRun:
+def _run_without_faults(job: SimulatedJob, *, seed: int, speed: float, trial_speed: float) -> SimulatedRun:
     environment = job.request.environment
     dice = f"{seed}:{job.request.comment or job.id}"
     kind = _job_kind(environment.get("ACME_KIND", ""))
@@ -165,7 +165,7 @@ def _run_without_faults(job: SlurmJob, *, seed: int, speed: float, trial_speed: 
     )
 
 
-def _draw_culprit(random: Random, job: SlurmJob) -> tuple[str, int] | None:
+def _draw_culprit(random: Random, job: SimulatedJob) -> tuple[str, int] | None:
     """A random GPU of the job, on which a drawn failure shows."""
     places = [(node, gpu) for node in job.nodes for gpu in job.gpus.get(node, ())]
     return random.choice(places) if places else None
@@ -202,7 +202,7 @@ def check_hints(environment: Mapping[str, str]) -> None:
         _parse_end_hint(hint)
 
 
-def _previous_attempts(job: SlurmJob) -> int:
+def _previous_attempts(job: SimulatedJob) -> int:
     """The number of earlier attempts, from the attempt's key `acme:ID.NUMBER`; 0 for other jobs."""
     number = job.request.comment.rpartition(".")[2]
     return max(int(number) - 1, 0) if job.request.comment.startswith("acme:") and number.isdigit() else 0
@@ -252,23 +252,23 @@ class LogOpenResult(StrEnum):
 class JobOutputSink(Protocol):
     """Receives the output of simulated jobs."""
 
-    def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
+    def open(self, job: SimulatedJob, play: SimulatedRun) -> LogOpenResult:
         """Create its log and its attempt record."""
         ...
 
-    def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None: ...
+    def resume_job_log(self, job: SimulatedJob, play: SimulatedRun) -> None: ...
 
-    def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def replace_run(self, job: SimulatedJob, play: SimulatedRun) -> None:
         """Continue with another course; lines already written stay."""
         ...
 
-    def dump(self, job: SlurmJob, now: float) -> None:
+    def dump(self, job: SimulatedJob, now: float) -> None:
         """Write the stacks of the ranks on the nodes of `job`, which are those that the signal reached."""
         ...
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
 
-    def record_exit(self, job: SlurmJob, at: float, code: int) -> None:
+    def record_exit(self, job: SimulatedJob, at: float, code: int) -> None:
         """Write the exit code to its attempt record, as its batch script would."""
         ...
 
@@ -276,22 +276,22 @@ class JobOutputSink(Protocol):
 class NullOutputSink:
     """Discards all output; used where logs are not needed."""
 
-    def open(self, job: SlurmJob, play: SimulatedRun) -> LogOpenResult:
+    def open(self, job: SimulatedJob, play: SimulatedRun) -> LogOpenResult:
         return LogOpenResult.READY
 
-    def resume_job_log(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def resume_job_log(self, job: SimulatedJob, play: SimulatedRun) -> None:
         return
 
-    def replace_run(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def replace_run(self, job: SimulatedJob, play: SimulatedRun) -> None:
         return
 
-    def dump(self, job: SlurmJob, now: float) -> None:
+    def dump(self, job: SimulatedJob, now: float) -> None:
         return
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
         return
 
-    def record_exit(self, job: SlurmJob, at: float, code: int) -> None:
+    def record_exit(self, job: SimulatedJob, at: float, code: int) -> None:
         return
 
 
@@ -311,9 +311,9 @@ class SimulatedExecutor:
         self._stage, self._effects = stage or NullOutputSink(), effects or NullEffectRecorder()
         self._ends: list[tuple[float, int]] = []
         self._due: dict[int, JobEnd] = {}
-        self._begun: dict[int, SlurmJob] = {}  # jobs that have started and whose end was not polled yet
+        self._begun: dict[int, SimulatedJob] = {}  # jobs that have started and whose end was not polled yet
 
-    def start(self, job: SlurmJob, now: float) -> None:
+    def start(self, job: SimulatedJob, now: float) -> None:
         play = self.run_of_job(job)
         match self._stage.open(job, play):
             case LogOpenResult.READY:
@@ -325,7 +325,7 @@ class SimulatedExecutor:
             case LogOpenResult.STARTED_BEFORE:
                 self._schedule_end(_failed_start(job, now, REFUSED_START_EXIT, "NonZeroExitCode"))
 
-    def adopt(self, job: SlurmJob, now: float) -> None:
+    def adopt(self, job: SimulatedJob, now: float) -> None:
         play = self.run_of_job(job)
         if job.is_completing:
             self._adopt_completing(job, play)
@@ -334,7 +334,7 @@ class SimulatedExecutor:
         self._stage.resume_job_log(job, play)
         self._schedule_natural_end(job, play)
 
-    def _adopt_completing(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def _adopt_completing(self, job: SimulatedJob, play: SimulatedRun) -> None:
         """Adopt a job that ended or was being stopped when the server was killed; it ends as it would have ended."""
         if job.began_at and job.began_at + play.duration_s <= job.ended_at + _signal_grace_s(job.exit.signal):
             self._begun[job.id] = job
@@ -344,7 +344,7 @@ class SimulatedExecutor:
             self._begun[job.id] = job
         self._schedule_end(JobEnd(job_id=job.id, at=job.ended_at + TERM_GRACE_S, state=job.state, exit=job.exit))
 
-    def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
+    def signal(self, job: SimulatedJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
         """TERM and KILL end a simulated job.
 
         A hanging job prints the stacks of its ranks on the signal that its program uses for that. A campaign trial
@@ -364,12 +364,12 @@ class SimulatedExecutor:
             JobEnd(job_id=job.id, at=now + TERM_GRACE_S, state=job.state, exit=ProcessExit(signal=number))
         )
 
-    def _preempted_end_s(self, job: SlurmJob, now: float) -> float | None:
+    def _preempted_end_s(self, job: SimulatedJob, now: float) -> float | None:
         play = self.run_of_job(job)
         moments = [play.slowed_time_s(at_s) for at_s, _ in play.lines]
         return preempted_end_s(job.request.environment, moments, now - job.began_at)
 
-    def apply_fault(self, job: SlurmJob, now: float) -> None:
+    def apply_fault(self, job: SimulatedJob, now: float) -> None:
         play = self.run_of_job(job)
         self._stage.replace_run(job, play)
         self._schedule_natural_end(job, play)
@@ -395,7 +395,7 @@ class SimulatedExecutor:
                 self._stage.record_exit(job, end.at, code)
             self._effects.record_end(job, end.at, _process_exit_status(end))
 
-    def run_of_job(self, job: SlurmJob) -> SimulatedRun:
+    def run_of_job(self, job: SimulatedJob) -> SimulatedRun:
         """A job's course. If its hints are invalid, they are ignored."""
         try:
             return self._simulate_job(job)
@@ -403,10 +403,10 @@ class SimulatedExecutor:
             plain = {k: v for k, v in job.request.environment.items() if not k.startswith("SIM_")}
             return self._simulate_job(_with_environment(job, plain))
 
-    def _simulate_job(self, job: SlurmJob) -> SimulatedRun:
+    def _simulate_job(self, job: SimulatedJob) -> SimulatedRun:
         return simulate_run(job, seed=self._seed, speed=self._speed, trial_speed=self._trial_speed)
 
-    def _schedule_natural_end(self, job: SlurmJob, play: SimulatedRun) -> None:
+    def _schedule_natural_end(self, job: SimulatedJob, play: SimulatedRun) -> None:
         if play.duration_s == inf:
             self._due[job.id] = JobEnd(job_id=job.id, at=inf, state=play.state)
             return
@@ -417,7 +417,7 @@ class SimulatedExecutor:
         heappush(self._ends, (end.at, end.job_id))
 
 
-def _natural_end(job: SlurmJob, play: SimulatedRun) -> JobEnd:
+def _natural_end(job: SimulatedJob, play: SimulatedRun) -> JobEnd:
     """The end of a job that is not stopped from outside."""
     lost = job.nodes[0] if play.state == State.NODE_FAIL and job.nodes else ""
     reason = "NonZeroExitCode" if play.exit.code else str(_END_REASONS.get(play.state, "None"))
@@ -431,7 +431,7 @@ def _signal_grace_s(number: int) -> float:
     return 0.0 if number == KILL else TERM_GRACE_S
 
 
-def _failed_start(job: SlurmJob, at: float, exit_status: ProcessExit, reason: str) -> JobEnd:
+def _failed_start(job: SimulatedJob, at: float, exit_status: ProcessExit, reason: str) -> JobEnd:
     return JobEnd(job_id=job.id, at=at, state=State.FAILED, exit=exit_status, reason=reason)
 
 
@@ -461,7 +461,7 @@ def _own_fault_impact(play: SimulatedRun, at: float) -> FaultImpact | None:
     return FaultImpact(kind=breaks, at=at, until=at, node=node, gpu=gpu if breaks in XID_OF_FAULT else -1)
 
 
-def _stack_signal(job: SlurmJob) -> int | None:
+def _stack_signal(job: SimulatedJob) -> int | None:
     word = job.request.environment.get("ACME_STACKS_SIGNAL", "").removeprefix("B:")
     return int(Signals[f"SIG{word}"]) if f"SIG{word}" in Signals.__members__ else None
 
@@ -474,10 +474,10 @@ _CANCELLATION_TEXTS = {
 }
 
 
-def _cancellation_message(job: SlurmJob) -> str:
+def _cancellation_message(job: SimulatedJob) -> str:
     where = job.nodes[0] if job.nodes else "(null)"
     return f"slurmstepd: error: *** JOB {job.id} ON {where} {_CANCELLATION_TEXTS.get(job.state, 'CANCELLED')} ***"
 
 
-def _with_environment(job: SlurmJob, environment: Mapping[str, str]) -> SlurmJob:
+def _with_environment(job: SimulatedJob, environment: Mapping[str, str]) -> SimulatedJob:
     return replace(job, request=replace(job.request, environment=environment))

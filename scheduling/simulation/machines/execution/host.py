@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from scheduling.simulation.slurm.dcgm_exporter import GpuSample
-from scheduling.simulation.slurm.values import SlurmNode
+from scheduling.simulation.machines.dcgm_exporter import GpuSample
+from scheduling.simulation.machines.values import SimulatedNode
 
 GPU_MODEL_PATTERN = re.compile(r"\b([A-Z]{1,3}\d{2,4})")
 GPU_QUERY_FIELDS = (
@@ -28,10 +28,10 @@ GPU_QUERY_FIELDS = (
 NVIDIA_SMI_TIMEOUT_S = 10.0
 
 
-def this_node(now: float) -> SlurmNode:
+def this_node(now: float) -> SimulatedNode:
     """This machine's resources. CPUs are those that this process may use; in a container they are fewer than all."""
     gpus = list(gpu_samples())
-    return SlurmNode(
+    return SimulatedNode(
         name=host_name(),
         cpus=len(os.sched_getaffinity(0)),
         memory_mb=memory_mb(),

@@ -9,18 +9,18 @@ from math import inf
 import pytest
 
 from jobs.core.lifecycle import State
-from scheduling.simulation.slurm.failure_reasons import REASON_NAMES
-from scheduling.simulation.slurm.faults import FaultImpact, FaultKind
-from scheduling.simulation.slurm.scripts.job_output import lines_until, plan_log
-from scheduling.simulation.slurm.scripts.play import InvalidSimHint, check_hints, simulate_run
-from scheduling.simulation.slurm.values import SlurmJob, SpeedChange
+from scheduling.simulation.machines.failure_reasons import REASON_NAMES
+from scheduling.simulation.machines.faults import FaultImpact, FaultKind
+from scheduling.simulation.machines.scripts.job_output import lines_until, plan_log
+from scheduling.simulation.machines.scripts.play import InvalidSimHint, check_hints, simulate_run
+from scheduling.simulation.machines.values import SimulatedJob, SpeedChange
 
 from .make import NODES, NOW, request
 
 
-def job(**environment: str) -> SlurmJob:
+def job(**environment: str) -> SimulatedJob:
     job_request = request(*NODES[:2], environment=environment, comment="acme:a1")
-    return SlurmJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
+    return SimulatedJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
 
 
 def play(speed: float = 1.0, seed: int = 0, **environment: str):
@@ -101,7 +101,7 @@ def test_evaluation_log_contains_the_datasets():
 
 def test_evaluation_named_after_a_benchmark_runs_only_this_one():
     job_request = request(seconds=200.0, comment="acme:a1", name="bbh", environment={"ACME_KIND": "evaluation"})
-    bbh = SlurmJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:1])
+    bbh = SimulatedJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:1])
     lines = lines_until(plan_log(bbh, simulate_run(bbh, seed=0, speed=60)), 0, inf)
 
     assert any("bbh: finished" in line for line in lines) and not any("mmlu" in line for line in lines)
@@ -160,7 +160,7 @@ def test_long_log_stays_small():
 def test_each_attempt_has_the_end_of_its_number(comment, state):
     job_request = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
 
-    assert simulate_run(SlurmJob(id=1, request=job_request, submitted_at=NOW), seed=1, speed=1).state == state
+    assert simulate_run(SimulatedJob(id=1, request=job_request, submitted_at=NOW), seed=1, speed=1).state == state
 
 
 def capped(*speeds: tuple[float, float], blows=(), **environment: str):

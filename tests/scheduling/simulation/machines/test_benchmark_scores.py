@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.simulation.slurm.scripts.benchmark_scores import CURVES, benchmark_curve, draw_score
+from scheduling.simulation.machines.scripts.benchmark_scores import CURVES, benchmark_curve, draw_score
 
 
 def score(dataset, step, run="llm-7b"):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 
-from scheduling.simulation.slurm.faults import ClusterFault, FaultKind
-from scheduling.simulation.slurm.values import SlurmNode
+from scheduling.simulation.machines.faults import ClusterFault, FaultKind
+from scheduling.simulation.machines.values import SimulatedNode
 
 STORAGE_HOST = "storage01"
 FIRST_LINES_WITHIN_S = 25.0
@@ -25,7 +25,7 @@ class KernelLine:
 
 
 def kernel_log_lines(
-    node: SlurmNode, faults: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
+    node: SimulatedNode, faults: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
 ) -> list[str]:
     """All lines of the node's kernel up to now, with time and host.
 
@@ -45,7 +45,7 @@ def pci_bus_of_gpu(gpu: int) -> str:
     return f"{0x0F + 0x12 * gpu & 0xFF:02x}"
 
 
-def _fault_lines(node: SlurmNode, fault: ClusterFault) -> Iterator[KernelLine]:
+def _fault_lines(node: SimulatedNode, fault: ClusterFault) -> Iterator[KernelLine]:
     if fault.kind == FaultKind.STORAGE:
         yield from _storage_lines(fault)
     elif fault.node == node.name:
@@ -58,7 +58,7 @@ def _storage_lines(fault: ClusterFault) -> Iterator[KernelLine]:
     yield KernelLine(at=fault.until, text=f"nfs: server {STORAGE_HOST} OK")
 
 
-def _gpu_fault_messages(node: SlurmNode, fault: ClusterFault) -> Iterator[tuple[float, str]]:
+def _gpu_fault_messages(node: SimulatedNode, fault: ClusterFault) -> Iterator[tuple[float, str]]:
     dice = Random(f"{fault.number}:{node.name}:kernel")
     pid, pci = dice.randrange(20_000, 400_000), pci_bus_of_gpu(max(fault.gpu, 0))
     prefix = f"NVRM: Xid (PCI:0000:{pci}:00)"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from scheduling.simulation.slurm.values import SlurmJob
+from scheduling.simulation.machines.values import SimulatedJob
 
 DEFAULT_UIDS = range(60_616, 61_100)
 
@@ -38,7 +38,7 @@ class UnixAccount:
 class AccountProvider(Protocol):
     separate: bool  # whether jobs run as other users than the server's
 
-    def of(self, job: SlurmJob) -> UnixAccount: ...
+    def of(self, job: SimulatedJob) -> UnixAccount: ...
 
 
 class SharedAccount:
@@ -46,7 +46,7 @@ class SharedAccount:
 
     separate = False
 
-    def of(self, job: SlurmJob) -> UnixAccount:
+    def of(self, job: SimulatedJob) -> UnixAccount:
         return current_account()
 
 
@@ -65,7 +65,7 @@ class TeamAccounts:
         self._temporary = temporary or Path(tempfile.gettempdir())
         self._rows: dict[str, dict[str, str | int]] = json.loads(path.read_text()) if path.exists() else {}
 
-    def of(self, job: SlurmJob) -> UnixAccount:
+    def of(self, job: SimulatedJob) -> UnixAccount:
         team = job.request.account
         row = self._rows.get(team, {})
         stored_uid = int(row.get("uid", 0))

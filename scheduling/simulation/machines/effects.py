@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .values import ProcessExit, SlurmJob
+from .values import ProcessExit, SimulatedJob
 
 log = logging.getLogger("acme.cluster")
 
@@ -38,10 +38,10 @@ class EffectsFile:
     def close(self) -> None:
         os.close(self._fd)
 
-    def record_start(self, job: SlurmJob, at: float) -> None:
+    def record_start(self, job: SimulatedJob, at: float) -> None:
         self.append([start_line(job, at)])
 
-    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
+    def record_end(self, job: SimulatedJob, at: float, exit_status: ProcessExit) -> None:
         self.append([end_line(job, at, exit_status)])
 
     def append(self, lines: Sequence[str]) -> None:
@@ -64,10 +64,10 @@ class PendingEffects:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def record_start(self, job: SlurmJob, at: float) -> None:
+    def record_start(self, job: SimulatedJob, at: float) -> None:
         self._lines.append(start_line(job, at))
 
-    def record_end(self, job: SlurmJob, at: float, exit_status: ProcessExit) -> None:
+    def record_end(self, job: SimulatedJob, at: float, exit_status: ProcessExit) -> None:
         self._lines.append(end_line(job, at, exit_status))
 
     def take(self) -> tuple[str, ...]:
@@ -75,16 +75,16 @@ class PendingEffects:
         return lines
 
 
-def start_line(job: SlurmJob, at: float) -> str:
+def start_line(job: SimulatedJob, at: float) -> str:
     return _line("start", job, at, {"exit_code": None, "signal": None})
 
 
-def end_line(job: SlurmJob, at: float, exit_status: ProcessExit) -> str:
+def end_line(job: SimulatedJob, at: float, exit_status: ProcessExit) -> str:
     status = {"exit_code": None if exit_status.signal else exit_status.code, "signal": exit_status.signal or None}
     return _line("end", job, at, status)
 
 
-def _line(event: str, job: SlurmJob, at: float, status: Mapping[str, int | None]) -> str:
+def _line(event: str, job: SimulatedJob, at: float, status: Mapping[str, int | None]) -> str:
     key = job.request.comment.removeprefix("acme:")
     return json.dumps({"event": event, "job_id": job.id, "key": key, "at": at, **status}, separators=(",", ":"))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .failure_reasons import TRAINING_KINDS
 from .faults import GPU_FAULTS, PERSISTENT_FAULTS, ClusterFault, FaultImpact, FaultKind, FaultModel
-from .values import SlurmJob, SlurmNode
+from .values import SimulatedJob, SimulatedNode
 
 MAX_FAULTS = 5_000  # only the newest faults are kept
 
@@ -30,18 +30,20 @@ class FaultRegistry:
         return tuple(self._known_faults[number] for number in changed if number in self._known_faults)
 
     def begin(
-        self, kind: FaultKind, running: Iterable[SlurmJob], now: float, *, node: SlurmNode | None, gpu: int
+        self, kind: FaultKind, running: Iterable[SimulatedJob], now: float, *, node: SimulatedNode | None, gpu: int
     ) -> ClusterFault:
         """Start a fault and determine which of the running jobs it hits."""
         fault = self._new_fault(kind, now, node, gpu)
         hit = tuple(job.id for job in running if self._affects_job(fault, job))
         return self._store_fault(replace(fault, jobs=hit[:1] if kind in (FaultKind.HANG, FaultKind.LOSS) else hit))
 
-    def begin_in_job(self, kind: FaultKind, job: SlurmJob, now: float, *, node: SlurmNode | None) -> ClusterFault:
+    def begin_in_job(
+        self, kind: FaultKind, job: SimulatedJob, now: float, *, node: SimulatedNode | None
+    ) -> ClusterFault:
         """Start a fault that hits this job only, whatever else runs on its nodes."""
         return self._store_fault(replace(self._new_fault(kind, now, node, -1), jobs=(job.id,)))
 
-    def _new_fault(self, kind: FaultKind, now: float, node: SlurmNode | None, gpu: int) -> ClusterFault:
+    def _new_fault(self, kind: FaultKind, now: float, node: SimulatedNode | None, gpu: int) -> ClusterFault:
         number = self._next_number()
         if kind in GPU_FAULTS and gpu < 0 and node:
             gpu = self._model.gpu(number, node.gpus)
@@ -65,7 +67,7 @@ class FaultRegistry:
                 )
             )
 
-    def impacts_at_start(self, job: SlurmJob, now: float) -> tuple[FaultImpact, ...]:
+    def impacts_at_start(self, job: SimulatedJob, now: float) -> tuple[FaultImpact, ...]:
         """The impacts of active faults on a job that starts now."""
         impacts = []
         for fault in self._active_faults(now):
@@ -91,7 +93,7 @@ class FaultRegistry:
         self._lasting = dict.fromkeys(fault.number for fault in lasting)
         return lasting
 
-    def _affects_job(self, fault: ClusterFault, job: SlurmJob) -> bool:
+    def _affects_job(self, fault: ClusterFault, job: SimulatedJob) -> bool:
         if fault.kind == FaultKind.STORAGE:
             return self._model.storage_fault_hits_job(fault.number, job.id)
         if fault.node not in job.nodes:

@@ -2,7 +2,7 @@
 
 import threading
 
-from scheduling.simulation.slurm.store import SHARED_TABLES, SimulatorDatabase, WriteTransaction
+from scheduling.simulation.machines.database import SHARED_TABLES, SimulatorDatabase, WriteTransaction
 from tests.patience import PATIENCE_S
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from scheduling.evaluation import orders
 from scheduling.evaluation.job_output import parse_job_output
-from scheduling.simulation.slurm.faults import FaultImpact, FaultKind
-from scheduling.simulation.slurm.scripts import evaluation_jobs, job_output
-from scheduling.simulation.slurm.scripts.play import simulate_run
-from scheduling.simulation.slurm.values import SlurmJob
-from tests.scheduling.simulation.slurm.make import NOW, request
+from scheduling.simulation.machines.faults import FaultImpact, FaultKind
+from scheduling.simulation.machines.scripts import evaluation_jobs, job_output
+from scheduling.simulation.machines.scripts.play import simulate_run
+from scheduling.simulation.machines.values import SimulatedJob
+
+from .make import NOW, request
 
 
 def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> dict:
@@ -28,14 +29,14 @@ def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> di
     return plain | more
 
 
-def job(payload: dict, **changed) -> SlurmJob:
+def job(payload: dict, **changed) -> SimulatedJob:
     plain = request("seren-001", gpus_per_node=1)
     environment = {"ACME_EVALUATION": json.dumps(payload), "ACME_KIND": "evaluation"}
-    new_job = SlurmJob(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
+    new_job = SimulatedJob(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
     return replace(new_job, began_at=NOW, nodes=("seren-001",), gpus={"seren-001": (0,)}, **changed)
 
 
-def parsed_output(of: SlurmJob, until_s: float = 1e9):
+def parsed_output(of: SimulatedJob, until_s: float = 1e9):
     script = job_output.plan_log(of, simulate_run(of, seed=1, speed=60))
     return parse_job_output(job_output.lines_until(script, 0, until_s), "word")
 

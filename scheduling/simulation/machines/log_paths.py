@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from .values import SlurmJob
+from .values import SimulatedJob
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -21,7 +21,7 @@ class InvalidLogPath(Exception):
     """An output path that must not be written to."""
 
 
-def output_path(job: SlurmJob, root: Path) -> str:
+def output_path(job: SimulatedJob, root: Path) -> str:
     """The output path by Slurm's rules: %j and %x are filled in, and relative paths start at the working directory."""
     template = job.request.stdout or str(root / "slurm-%j.out")
     filled = template.replace("%j", str(job.id)).replace("%x", job.request.name.replace("/", "_"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
-from scheduling.simulation.slurm.scripts.training_runs import DEFAULT_SHAPE, shape_of_name, training_run
+from scheduling.simulation.machines.scripts.training_runs import DEFAULT_SHAPE, shape_of_name, training_run
 
 
 def run(name="llm-7b", ranks=64, kind=JobKind.PRETRAIN, planned_s=3_600.0, **environment):

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scheduling.simulation.slurm.log_paths import DIRECTORY_FLAGS, InvalidLogPath, open_parent, output_path
-from scheduling.simulation.slurm.values import SlurmJob
+from scheduling.simulation.machines.log_paths import DIRECTORY_FLAGS, InvalidLogPath, open_parent, output_path
+from scheduling.simulation.machines.values import SimulatedJob
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEX
 MAX_LINE_BYTES = 200
 
 
-def record_path(job: SlurmJob, root: Path) -> str:
+def record_path(job: SimulatedJob, root: Path) -> str:
     """The path of the job's record; empty if the job requests none, or requests it anywhere but next to its log."""
     path = f"{output_path(job, root)}.acme"
     requested = job.request.environment.get(RECORD_VARIABLE, "")
@@ -46,7 +46,7 @@ class AttemptRecords:
     def __init__(self, root: Path, *, clock_offset_s: Callable[[], float] = lambda: 0.0) -> None:
         self._root, self._clock_offset_s = root, clock_offset_s
 
-    def has_other_start(self, job: SlurmJob) -> bool:
+    def has_other_start(self, job: SimulatedJob) -> bool:
         """Whether another job has started this attempt. The job's own start line, left by a crash, does not count."""
         path = record_path(job, self._root)
         if not path:
@@ -57,16 +57,16 @@ class AttemptRecords:
         except (InvalidLogPath, OSError):
             return False  # no such directory, so no other start
 
-    def begin(self, job: SlurmJob, at: float) -> None:
+    def begin(self, job: SimulatedJob, at: float) -> None:
         """Create the record with its start line."""
         self._make_record(job, {"start": self._start_text(job, at)})
 
-    def add(self, job: SlurmJob, *, began_at: float, ended_at: float, code: int | None) -> None:
+    def add(self, job: SimulatedJob, *, began_at: float, ended_at: float, code: int | None) -> None:
         """Write the complete record of a job that has ended, unless its script wrote one."""
         lines = {"start": self._start_text(job, began_at)}
         self._make_record(job, lines if code is None else {**lines, "exit": self._exit_text(ended_at, code)})
 
-    def finish(self, job: SlurmJob, at: float, code: int) -> None:
+    def finish(self, job: SimulatedJob, at: float, code: int) -> None:
         """Write the exit code into an existing record."""
         if path := record_path(job, self._root):
             try:
@@ -87,7 +87,7 @@ class AttemptRecords:
         finally:
             os.close(parent)
 
-    def _make_record(self, job: SlurmJob, lines: Mapping[str, str]) -> None:
+    def _make_record(self, job: SimulatedJob, lines: Mapping[str, str]) -> None:
         if path := record_path(job, self._root):
             try:
                 with self._open_record_parent(path) as (parent, name):
@@ -96,7 +96,7 @@ class AttemptRecords:
             except (InvalidLogPath, OSError) as error:
                 log.warning("job %s: cannot write its attempt record: %s", job.id, error)
 
-    def _start_text(self, job: SlurmJob, at: float) -> str:
+    def _start_text(self, job: SimulatedJob, at: float) -> str:
         return f"{job.id} {job.nodes[0]} {int(at + self._clock_offset_s())}\n"
 
     def _exit_text(self, at: float, code: int) -> str:
@@ -112,7 +112,7 @@ def _read_start_line(parent: int, name: str) -> str:
             return ""
 
 
-def _is_same_job(start_line: str, job: SlurmJob) -> bool:
+def _is_same_job(start_line: str, job: SimulatedJob) -> bool:
     return start_line.partition(" ")[0] == str(job.id)
 
 

@@ -29,16 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from jobs.core.lifecycle import State
-from scheduling.simulation.slurm.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath, open_log, output_path
-from scheduling.simulation.slurm.scripts.play import BAD_OUTPUT_EXIT, REFUSED_START_EXIT
-from scheduling.simulation.slurm.values import (
+from scheduling.simulation.machines.log_paths import APPEND_FLAGS, TRUNCATE_FLAGS, InvalidLogPath, open_log, output_path
+from scheduling.simulation.machines.scripts.play import BAD_OUTPUT_EXIT, REFUSED_START_EXIT
+from scheduling.simulation.machines.values import (
     KILL,
     EffectRecorder,
     JobEnd,
     NullEffectRecorder,
     ProcessExit,
     SignalTarget,
-    SlurmJob,
+    SimulatedJob,
 )
 
 from . import stepd
@@ -47,7 +47,7 @@ from .attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords, record_pat
 
 SHIM_PATH = Path(stepd.__file__)
 DESCRIPTOR_PATTERN = re.compile(r"/(?:dev|proc/self)/fd/[0-9]+")
-JobEnvironment = Callable[[SlurmJob, UnixAccount], Mapping[str, str]]
+JobEnvironment = Callable[[SimulatedJob, UnixAccount], Mapping[str, str]]
 log = logging.getLogger(__name__)
 
 
@@ -66,13 +66,13 @@ class ProcessExecutor:
         self._environment_of = environment_of or _job_environment
         self._state, self._log_root, self._accounts = state, log_root, accounts or SharedAccount()
         self._effects, self._records = effects or NullEffectRecorder(), AttemptRecords(log_root)
-        self._running: dict[int, SlurmJob] = {}
+        self._running: dict[int, SimulatedJob] = {}
         self._cpus: dict[int, list[int]] = {}
         self._ended: list[JobEnd] = []
         self._shims: list[subprocess.Popen[bytes]] = []
-        self._undelivered_signals: dict[int, tuple[SlurmJob, int, SignalTarget]] = {}  # for jobs that are starting
+        self._undelivered_signals: dict[int, tuple[SimulatedJob, int, SignalTarget]] = {}  # for jobs that are starting
 
-    def start(self, job: SlurmJob, now: float) -> None:
+    def start(self, job: SimulatedJob, now: float) -> None:
         """Start the job once: if its directory is locked or has a record, only watch it."""
         directory = self._job_directory(job.id)
         directory.mkdir(parents=True, exist_ok=True)
@@ -92,11 +92,11 @@ class ProcessExecutor:
                 os.close(lock)
         self.adopt(job, now)
 
-    def adopt(self, job: SlurmJob, now: float) -> None:
+    def adopt(self, job: SimulatedJob, now: float) -> None:
         self._running[job.id] = job
         self._cpus[job.id] = list(_read_json(self._job_directory(job.id) / "spec.json").get("cpus", []))
 
-    def signal(self, job: SlurmJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
+    def signal(self, job: SimulatedJob, number: int, now: float, aim: SignalTarget = SignalTarget.ALL) -> None:
         """Signal the job's processes, if the recorded process still exists."""
         record = _read_json(self._job_directory(job.id) / "running.json")
         if not record:
@@ -104,7 +104,7 @@ class ProcessExecutor:
         elif _is_same_process(record):
             _send_to_session(record["pid"], number, aim)
 
-    def apply_fault(self, job: SlurmJob, now: float) -> None:
+    def apply_fault(self, job: SimulatedJob, now: float) -> None:
         return  # simulated faults do not affect real processes
 
     def next_end_at(self) -> float | None:
@@ -140,13 +140,13 @@ class ProcessExecutor:
     def _job_directory(self, job_id: int) -> Path:
         return self._state / f"job-{job_id}"
 
-    def _is_already_started(self, job: SlurmJob) -> bool:
+    def _is_already_started(self, job: SimulatedJob) -> bool:
         """Whether the attempt has a record of another job, or runs as another job that has no record yet."""
         path = record_path(job, self._log_root)
         running = (record_path(other, self._log_root) for other in self._running.values())
         return bool(path) and (path in running or self._records.has_other_start(job))
 
-    def _refuse_start(self, job: SlurmJob, now: float) -> None:
+    def _refuse_start(self, job: SimulatedJob, now: float) -> None:
         output = open_log(self._log_root, output_path(job, self._log_root), APPEND_FLAGS)
         try:
             os.write(output, f"{ALREADY_STARTED_MESSAGE}\n".encode())
@@ -154,7 +154,7 @@ class ProcessExecutor:
             os.close(output)
         self._ended.append(_failed_job_end(job, now, REFUSED_START_EXIT, "NonZeroExitCode"))
 
-    def _launch_shim(self, job: SlurmJob, directory: Path, lock: int) -> None:
+    def _launch_shim(self, job: SimulatedJob, directory: Path, lock: int) -> None:
         account = self._accounts.of(job)
         output = open_log(self._log_root, output_path(job, self._log_root), TRUNCATE_FLAGS)
         try:
@@ -184,7 +184,7 @@ class ProcessExecutor:
         used = {cpu for cpus in self._cpus.values() for cpu in cpus}
         return [cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in used][:count]
 
-    def _check_end(self, job: SlurmJob, now: float) -> JobEnd | None:
+    def _check_end(self, job: SimulatedJob, now: float) -> JobEnd | None:
         """The end of a job, once it has an exit record or its shim is gone."""
         directory = self._job_directory(job.id)
         if record := _read_json(directory / "exit.json"):
@@ -199,7 +199,7 @@ class ProcessExecutor:
         end = self._end_orphan(job, now)
         return self._record_job_end(job, end) if began else end
 
-    def _record_job_end(self, job: SlurmJob, end: JobEnd) -> JobEnd:
+    def _record_job_end(self, job: SimulatedJob, end: JobEnd) -> JobEnd:
         """Write the end to the attempt record and the effects file, and return it."""
         node_failed = end.state == State.NODE_FAIL
         status = ProcessExit(signal=KILL) if node_failed else end.exit
@@ -209,7 +209,7 @@ class ProcessExecutor:
         self._effects.record_end(job, end.at, status)
         return end
 
-    def _end_orphan(self, job: SlurmJob, now: float) -> JobEnd:
+    def _end_orphan(self, job: SimulatedJob, now: float) -> JobEnd:
         """End a job whose shim is gone without a record, because the machine went down or the shim was killed."""
         self.signal(job, KILL, now)
         self._undelivered_signals.pop(job.id, None)
@@ -229,7 +229,7 @@ def _start_shim(directory: Path, lock: int, output: int) -> subprocess.Popen[byt
     )
 
 
-def _failed_job_end(job: SlurmJob, now: float, exit_status: ProcessExit, reason: str) -> JobEnd:
+def _failed_job_end(job: SimulatedJob, now: float, exit_status: ProcessExit, reason: str) -> JobEnd:
     return JobEnd(job_id=job.id, at=now, state=State.FAILED, exit=exit_status, reason=reason)
 
 
@@ -238,7 +238,7 @@ def _interpreter_command(script: str) -> list[str]:
     return script.partition("\n")[0].removeprefix("#!").split(maxsplit=1) or ["/bin/bash"]
 
 
-def _job_environment(job: SlurmJob, account: UnixAccount) -> Mapping[str, str]:
+def _job_environment(job: SimulatedJob, account: UnixAccount) -> Mapping[str, str]:
     """A base environment, the job's own variables, and the variables that Slurm sets."""
     base = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -340,7 +340,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _end_from_record(job: SlurmJob, record: Mapping[str, Any]) -> JobEnd:
+def _end_from_record(job: SimulatedJob, record: Mapping[str, Any]) -> JobEnd:
     status, at = int(record["status"]), float(record.get("at", time.time()))
     code, signal = os.WEXITSTATUS(status), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     exit_status = ProcessExit(code=0 if signal else code, signal=signal)

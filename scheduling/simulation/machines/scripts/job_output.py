@@ -15,8 +15,8 @@ from math import ceil, inf
 from random import Random
 
 from jobs.core.lifecycle import JobKind, State
-from scheduling.simulation.slurm.failure_reasons import TRAINING_KINDS
-from scheduling.simulation.slurm.values import SlurmJob
+from scheduling.simulation.machines.failure_reasons import TRAINING_KINDS
+from scheduling.simulation.machines.values import SimulatedJob
 
 from .failure_output import FailureContext, failure_lines
 from .play import SimulatedRun
@@ -120,7 +120,7 @@ class PlannedLog:
         return newest if newest > self.step_after_line(number) else None
 
 
-def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
+def plan_log(job: SimulatedJob, play: SimulatedRun) -> PlannedLog:
     training = None
     if play.kind in TRAINING_KINDS and not play.lines:
         ranks = max(len(job.nodes) * job.request.gpus_per_node, 1)

@@ -1,7 +1,7 @@
 """Logs of the simulated cluster read by the diagnosis: a fair test of both, because neither knows the other.
 
 The texts of `failure_messages.py` must never be tuned to signatures, nor the other way round. Misses are listed by
-`python -m tests.scheduling.simulation.slurm.test_diagnosis_of_simulated_logs`; the floor below is slightly less than
+`python -m tests.scheduling.simulation.machines.test_diagnosis_of_simulated_logs`; the floor below is slightly less than
 the measured result.
 """
 
@@ -14,10 +14,10 @@ from math import inf
 import pytest
 
 from failures.diagnosis.engine import diagnose_text
-from scheduling.simulation.slurm.failure_reasons import REASON_NAMES
-from scheduling.simulation.slurm.scripts.job_output import lines_until, plan_log
-from scheduling.simulation.slurm.scripts.play import simulate_run
-from scheduling.simulation.slurm.values import SlurmJob
+from scheduling.simulation.machines.failure_reasons import REASON_NAMES
+from scheduling.simulation.machines.scripts.job_output import lines_until, plan_log
+from scheduling.simulation.machines.scripts.play import simulate_run
+from scheduling.simulation.machines.values import SimulatedJob
 
 from .make import NODES, NOW, request
 
@@ -45,7 +45,7 @@ def log_of(reason: str, *, seed: int, nodes: int) -> str:
         *NODES[:nodes], environment=hints, comment=f"acme:{reason}-{seed}", gpus_per_node=8 if nodes > 1 else 1
     )
     gpus = {node: tuple(range(job_request.gpus_per_node)) for node in NODES[:nodes]}
-    job = SlurmJob(
+    job = SimulatedJob(
         id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:nodes], gpus=gpus
     )
     return "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf)) + "\n"
@@ -78,7 +78,7 @@ def test_successful_run_with_noise_is_diagnosed_as_success():
     hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": "3000", "SIM_END": "COMPLETED"}
     for seed in SEEDS:
         job_request = request(*NODES, environment=hints, comment=f"acme:{seed}", gpus_per_node=8)
-        job = SlurmJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
+        job = SimulatedJob(id=7, request=job_request, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
 
         text = "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf))
 
