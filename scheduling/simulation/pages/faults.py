@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
@@ -19,8 +19,8 @@ from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import JobKind, State
 from jobs.models import Job, Node
 from jobs.models.permissions import Caller
-from scheduling.actions import faults as fault_actions
 from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation import fault_actions
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
 
@@ -50,25 +50,30 @@ TRAINING_FAULTS = (
 )
 
 
-def node_fault_form(user: Any, node: Node) -> dict[str, Any]:
-    """The context of the form; without offers, nothing is shown."""
-    is_offered = node.cluster.is_simulated and user.has_perm(OPERATE_PERMISSION) and node.is_schedulable
+def node_fault_form(request: HttpRequest, node: Node) -> str:
+    is_offered = node.cluster.is_simulated and node.is_schedulable
     url = reverse("node-fault", args=[node.cluster.name, node.name])
-    return {"offers": _node_faults(node) if is_offered else (), "url": url, "target": node.name}
+    return _form(request, _node_faults(node) if is_offered else (), url, node.name)
 
 
 def _node_faults(node: Node) -> Sequence[FaultOffer]:
     return NODE_FAULTS if node.cluster.is_kubernetes else (*NODE_FAULTS, SLEEP_FAULT)
 
 
-def job_fault_form(user: Any, job: Job) -> dict[str, Any]:
-    is_offered = job.cluster.is_simulated and user.has_perm(OPERATE_PERMISSION) and job.state == State.RUNNING
+def job_fault_form(request: HttpRequest, job: Job) -> str:
+    is_offered = job.cluster.is_simulated and job.state == State.RUNNING
     url = reverse("job-fault", args=[job.public_id])
-    return {"offers": _job_faults(job) if is_offered else (), "url": url, "target": job.name}
+    return _form(request, _job_faults(job) if is_offered else (), url, job.name)
 
 
 def _job_faults(job: Job) -> Sequence[FaultOffer]:
     return (*JOB_FAULTS, *TRAINING_FAULTS) if JobKind(job.kind) in TRAINING_KINDS else JOB_FAULTS
+
+
+def _form(request: HttpRequest, offers: Sequence[FaultOffer], url: str, target: str) -> str:
+    if not offers or not request.user.has_perm(OPERATE_PERMISSION):
+        return ""
+    return render_to_string("simulation/_inject_fault.html", {"offers": offers, "url": url, "target": target}, request)
 
 
 @permission_required(OPERATE_PERMISSION, raise_exception=True)
