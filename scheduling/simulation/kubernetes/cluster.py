@@ -135,12 +135,12 @@ class KubernetesCluster:
 
     # Requests
 
-    def answer(self, request: ApiRequest, now: float, accept: str = "") -> Answer:
+    def answer(self, request: ApiRequest, now: float) -> Answer:
         """Authorize and answer a request for a resource. Raises ApiError."""
         self._now = max(self._now, now)
         self.authorizer.check(request.user, access_of(request))
         try:
-            answer = self._rest.answer(request, now, accept)
+            answer = self._rest.answer(request, now)
         finally:
             self._settle(self._now)
         return answer

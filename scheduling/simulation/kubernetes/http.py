@@ -11,7 +11,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from scheduling.simulation.machines.requests import InvalidSimulatorRequest
 
-from .api import protobuf
 from .api.errors import ApiError, bad_request, path_not_found, unsupported_media_type
 from .api.requests import Answer
 
@@ -69,8 +68,6 @@ async def read_json_body(request: Request, allowed: tuple[str, ...] = ("applicat
     if not content:
         return None
     kind = media_type(request.headers) or "application/json"
-    if kind == protobuf.MEDIA_TYPE and "application/json" in allowed:
-        return protobuf.read_object(content)
     if kind not in allowed:
         raise unsupported_media_type(allowed)
     try:

@@ -59,8 +59,7 @@ from . import http, pki
 from .api import discovery
 from .api.authorization import ADMIN, MASTERS, access_of
 from .api.errors import bad_request, forbidden, unauthorized
-from .api.requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest, User, is_unknown_group, parse_request
-from .api.tables import requested_form
+from .api.requests import PATCH_TYPES, ApiRequest, User, is_unknown_group, parse_request
 from .cluster import KubernetesCluster
 from .exec_sessions import ExecSessions
 from .fault_requests import parse_fault_request, parse_machine_request
@@ -76,7 +75,6 @@ from .watching import VersionSignal, Watch, WatchCut
 TICK_S = 0.1
 OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 FOLLOW_S = 0.25
-PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 
 
 class KubernetesServer:
@@ -234,16 +232,15 @@ class KubernetesServer:
         query = dict(request.query_params)
         asked = replace(parse_request(request.method, request.url.path, query, self._options.api), user=user)
         asked = await self._with_body(asked, request)
-        accept = request.headers.get("Accept", "")
         if asked.verb == "watch":
-            return await self._watch(asked, accept)
+            return await self._watch(asked)
         if asked.subresource == "exec":
             self.cluster.authorizer.check(asked.user, access_of(asked))
             raise bad_request("Upgrade request required")  # SPDY, the protocol of kubectl before 1.31, is not served
         if asked.subresource == "log":
             return await self._log(asked)
         try:
-            answer = self.cluster.answer(asked, self._time(), accept)
+            answer = self.cluster.answer(asked, self._time())
         finally:
             await self._commit()
         return http.answer_response(answer)
@@ -256,10 +253,10 @@ class KubernetesServer:
             return replace(asked, body=await http.read_json_body(request))
         return asked
 
-    async def _watch(self, asked: ApiRequest, accept: str) -> Response:
+    async def _watch(self, asked: ApiRequest) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
         await self._commit()
-        watch = Watch(self.cluster.store, asked, requested_form(accept), self._signal, self._time)
+        watch = Watch(self.cluster.store, asked, self._signal, self._time)
         return StreamingResponse(watch.lines(), media_type="application/json")
 
     async def _log(self, asked: ApiRequest) -> Response:

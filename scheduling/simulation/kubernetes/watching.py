@@ -11,7 +11,6 @@ from .api.errors import ApiError, expired
 from .api.reading import object_text, with_kind
 from .api.requests import TRUE_TEXTS, ApiRequest, int_query
 from .api.selectors import Matches, object_matcher
-from .api.tables import PARTIAL, TABLE, partial_object, table_body
 from .objects import JsonObject
 from .store import ChangeKind, ObjectChange, ObjectStore, StoredObject, VersionExpired
 
@@ -67,9 +66,9 @@ class Watch:
     """One watch. It shows only changes that are on disk, so nothing that a restart would lose."""
 
     def __init__(
-        self, store: ObjectStore, request: ApiRequest, form: str, signal: VersionSignal, clock: Callable[[], float]
+        self, store: ObjectStore, request: ApiRequest, signal: VersionSignal, clock: Callable[[], float]
     ) -> None:
-        self._store, self._request, self._form, self._signal, self._clock = store, request, form, signal, clock
+        self._store, self._request, self._signal, self._clock = store, request, signal, clock
         self._selects = _matcher(request)
         self._bookmarks = request.query.get("allowWatchBookmarks") in TRUE_TEXTS
         self._version = int_query(request.query, "resourceVersion") or 0
@@ -147,13 +146,6 @@ class Watch:
         return ChangeKind.ADDED if after else ChangeKind.DELETED if before else None
 
     def _event(self, kind: ChangeKind, stored: StoredObject) -> bytes:
-        if self._form == TABLE:
-            include = self._request.query.get("includeObject", "")
-            metadata = {"resourceVersion": str(stored.version)}
-            body = table_body(self._request.resource, [stored.object], metadata, self._clock(), include)
-            return _line(kind, json.dumps(body).encode())
-        if self._form == PARTIAL:
-            return _line(kind, json.dumps(partial_object(stored.object)).encode())
         return _line(kind, object_text(self._request.resource, stored.text))
 
     def _half_event(self) -> bytes:

@@ -6,14 +6,9 @@ from collections.abc import Iterator
 
 from scheduling.simulation.kubernetes.objects import JsonObject
 
+from .requests import PATCH_TYPES
 from .resources import ResourceType
 from .served import ApiGroup, ServedApi
-
-PATCH_TYPES = (
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
 
 
 def version_body(api: ServedApi) -> JsonObject:

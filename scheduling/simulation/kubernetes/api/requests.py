@@ -13,7 +13,7 @@ from .resources import ResourceType
 from .served import STANDARD, ServedApi
 
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+PATCH_TYPES = (JSON_PATCH, MERGE_PATCH)
 TRUE_TEXTS = ("1", "true", "True", "t", "T", "TRUE")
 
 

@@ -15,17 +15,14 @@ from .eviction import check_eviction
 from .known_fields import without_unknown_fields
 from .patches import json_patch, merge_patch
 from .reading import find_object, list_page, list_text, object_text, with_kind
-from .requests import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiRequest, check_body
+from .requests import JSON_PATCH, MERGE_PATCH, Answer, ApiRequest, check_body
 from .resources import BY_ID, PODS, ResourceType
 from .served import STANDARD, ServedApi
-from .strategic_merge import strategic_merge
-from .tables import PARTIAL, TABLE, partial_list, partial_object, requested_form, table_body
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
 
 PATCHES: Mapping[str, Callable[[JsonObject, Any], Any]] = {
     JSON_PATCH: json_patch,
     MERGE_PATCH: merge_patch,
-    STRATEGIC_PATCH: strategic_merge,
 }
 
 
@@ -43,15 +40,15 @@ class RestApi:
         self._store, self._writer, self._api = store, writer, api
         self._authenticator, self._authorizer = authenticator, authorizer
 
-    def answer(self, request: ApiRequest, now: float, accept: str = "") -> Answer:
+    def answer(self, request: ApiRequest, now: float) -> Answer:
         """Raises ApiError for a request that is refused."""
         if request.subresource and request.verb == "create":
             return self._create_subresource(request, now)
         match request.verb:
             case "list":
-                return self._list(request, now, accept)
+                return self._list(request)
             case "get":
-                return self._get(request, now, accept)
+                return self._get(request)
             case "create":
                 return self._create(request, now)
             case "update":
@@ -66,25 +63,11 @@ class RestApi:
 
     # Reading
 
-    def _list(self, request: ApiRequest, now: float, accept: str) -> Answer:
-        page, form = list_page(self._store, request), requested_form(accept)
-        objects = (found.object for found in page.objects)
-        if form == TABLE:
-            include = request.query.get("includeObject", "")
-            return Answer(body=table_body(request.resource, objects, page.metadata, now, include))
-        if form == PARTIAL:
-            return Answer(body=partial_list(objects, page.metadata))
-        return Answer(text=list_text(request.resource, page))
+    def _list(self, request: ApiRequest) -> Answer:
+        return Answer(text=list_text(request.resource, list_page(self._store, request)))
 
-    def _get(self, request: ApiRequest, now: float, accept: str) -> Answer:
-        found, form = find_object(self._store, request.key), requested_form(accept)
-        if form == TABLE:
-            metadata = {"resourceVersion": found.object["metadata"]["resourceVersion"]}
-            include = request.query.get("includeObject", "")
-            return Answer(body=table_body(request.resource, [found.object], metadata, now, include))
-        if form == PARTIAL:
-            return Answer(body=partial_object(found.object))
-        return Answer(text=object_text(request.resource, found.text))
+    def _get(self, request: ApiRequest) -> Answer:
+        return Answer(text=object_text(request.resource, find_object(self._store, request.key).text))
 
     # Creating
 

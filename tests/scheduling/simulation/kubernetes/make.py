@@ -31,11 +31,11 @@ class Client:
     def __init__(self, cluster: KubernetesCluster) -> None:
         self.cluster, self.now, self.user = cluster, NOW, ADMIN
 
-    def call(self, method: str, path: str, body: Any = None, *, patch_type: str = "", accept: str = "", **query: str):
+    def call(self, method: str, path: str, body: Any = None, *, patch_type: str = "", **query: str):
         """The body of the answer. Raises ApiError."""
         request = parse_request(method, path, query, self.cluster.api)
         request = ApiRequest(**{**vars(request), "body": body, "patch_type": patch_type, "user": self.user})
-        answer = self.cluster.answer(request, self.now, accept)
+        answer = self.cluster.answer(request, self.now)
         return answer.body if answer.body is not None else json_of(answer.text)
 
     def refusal(self, method: str, path: str, body: Any = None, **more: str) -> ApiError:

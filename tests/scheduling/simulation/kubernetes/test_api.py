@@ -476,27 +476,6 @@ def test_items_of_a_list_have_no_kind_as_in_kubernetes():
     assert (found["kind"], found["apiVersion"], "kind" in found["items"][0]) == ("PodList", "v1", False)
 
 
-def test_table_has_the_columns_of_kubectl():
-    api = client()
-    api.create_pod(node="kalos-001")
-
-    table = api.after(2).call("GET", PODS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
-
-    names = [column["name"] for column in table["columnDefinitions"] if not column["priority"]]
-    assert names == ["Name", "Ready", "Status", "Restarts", "Age"]
-    assert table["rows"][0]["cells"][:5] == ["train", "1/1", "Running", "0", "2s"]
-    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-
-
-def test_partial_objects_have_metadata_only():
-    api = client()
-    api.create_pod()
-
-    found = api.call("GET", PODS, accept="application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
-
-    assert set(found["items"][0]) == {"kind", "apiVersion", "metadata"}
-
-
 # Permissions
 
 

@@ -31,7 +31,7 @@ def real(tmp_path_factory):
 
 def send(client: httpx.Client, step: Step) -> dict[str, Any]:
     content = step.body if isinstance(step.body, bytes | None) else json.dumps(step.body).encode()
-    headers = {"Accept": step.accept, **({} if content is None else {"Content-Type": step.content_type})}
+    headers = {"Accept": "application/json", **({} if content is None else {"Content-Type": step.content_type})}
     response = client.request(step.method, step.path, content=content, params=step.query, headers=headers)
     try:
         body = response.json()

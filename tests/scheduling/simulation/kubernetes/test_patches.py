@@ -1,4 +1,4 @@
-"""JSON patch, merge patch and strategic merge patch."""
+"""JSON patch and merge patch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from scheduling.simulation.kubernetes.api.errors import ApiError
 from scheduling.simulation.kubernetes.api.patches import json_patch, merge_patch
-from scheduling.simulation.kubernetes.api.strategic_merge import strategic_merge
 
 OBJECT = {"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"list": [1, 2, 3], "deep": {"x": None}}}
 
@@ -90,70 +89,3 @@ def test_merge_patch_without_nulls_applied_twice_changes_nothing_more(found, pat
     once = merge_patch(found, patch)
 
     assert merge_patch(once, patch) == once
-
-
-POD = {
-    "metadata": {"finalizers": ["a"], "labels": {"x": "1"}},
-    "spec": {
-        "containers": [
-            {"name": "main", "image": "one", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
-            {"name": "sidecar", "image": "two"},
-        ],
-        "tolerations": [{"key": "a"}],
-    },
-}
-
-
-def test_containers_and_variables_are_merged_by_name():
-    patch = {"spec": {"containers": [{"name": "main", "env": [{"name": "B", "value": "9"}, {"name": "C"}]}]}}
-
-    containers = strategic_merge(POD, patch)["spec"]["containers"]
-
-    assert [one["image"] for one in containers] == ["one", "two"]
-    assert containers[0]["env"] == [{"name": "A", "value": "1"}, {"name": "B", "value": "9"}, {"name": "C"}]
-
-
-def test_list_without_merge_key_is_replaced():
-    assert strategic_merge(POD, {"spec": {"tolerations": [{"key": "b"}]}})["spec"]["tolerations"] == [{"key": "b"}]
-
-
-@pytest.mark.parametrize(
-    ("patch", "names"),
-    [
-        ({"containers": [{"$patch": "delete", "name": "main"}]}, ["sidecar"]),
-        ({"containers": [{"$patch": "replace"}, {"name": "other"}]}, ["other"]),
-        ({"$setElementOrder/containers": [{"name": "sidecar"}, {"name": "main"}]}, ["sidecar", "main"]),
-        (
-            {
-                "$setElementOrder/containers": [{"name": "new"}, {"name": "main"}, {"name": "sidecar"}],
-                "containers": [{"name": "new"}],
-            },
-            ["new", "main", "sidecar"],
-        ),
-    ],
-)
-def test_directives_for_lists_of_objects(patch, names):
-    assert [one["name"] for one in strategic_merge(POD, {"spec": patch})["spec"]["containers"]] == names
-
-
-@pytest.mark.parametrize(
-    ("patch", "finalizers"),
-    [
-        ({"finalizers": ["b"]}, ["a", "b"]),
-        ({"$deleteFromPrimitiveList/finalizers": ["a"]}, []),
-        ({"$setElementOrder/finalizers": ["b", "a"], "finalizers": ["b"]}, ["b", "a"]),
-    ],
-)
-def test_finalizers_are_a_set(patch, finalizers):
-    assert strategic_merge(POD, {"metadata": patch})["metadata"]["finalizers"] == finalizers
-
-
-def test_null_removes_a_field_and_retain_keys_removes_the_others():
-    assert "labels" not in strategic_merge(POD, {"metadata": {"labels": None}})["metadata"]
-    patch = {"metadata": {"$retainKeys": ["labels"], "labels": {"y": "2"}}}
-    assert strategic_merge(POD, patch)["metadata"] == {"labels": {"x": "1", "y": "2"}}
-
-
-def test_element_without_its_merge_key_is_refused():
-    with pytest.raises(ApiError, match="does not contain declared merge key: name"):
-        strategic_merge(POD, {"spec": {"containers": [{"image": "x"}]}})

@@ -27,7 +27,7 @@ def main(path: str) -> None:
     batch.create_namespaced_job(NAMESPACE, gang())
     seen["gated"] = wait_for(core, lambda pod: pod.spec.scheduling_gates and pod.status.phase == "Pending", 2)
     for rank, name in enumerate(seen["gated"]):
-        core.patch_namespaced_pod(name, NAMESPACE, {"spec": {"schedulingGates": None}})
+        core.patch_namespaced_pod(name, NAMESPACE, [{"op": "remove", "path": "/spec/schedulingGates"}])
         target = client.V1ObjectReference(kind="Node", name=seen["nodes"][rank])
         binding = client.V1Binding(metadata=client.V1ObjectMeta(name=name), target=target)
         core.create_namespaced_pod_binding(name, NAMESPACE, binding, _preload_content=False)

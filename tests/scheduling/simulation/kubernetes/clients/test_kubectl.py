@@ -1,4 +1,4 @@
-"""The real kubectl reads and drives the simulated cluster."""
+"""The real kubectl reads the simulated cluster, and creates, patches and deletes its objects."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ def run(cluster, tmp_path):
     run(
         "delete", "jobs,pods,pdb,configmaps", "-l", "!keep", "--all-namespaces=false", "--wait=true", "--grace-period=1"
     )
-    for name in ("kalos-001", "kalos-002", "kalos-003", "kalos-004"):
-        run("uncordon", name)
 
 
-def applied(run, *objects: dict[str, Any]) -> str:
-    return run("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+def created(run, *objects: dict[str, Any]) -> str:
+    return run("create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
 
 def test_version_names_a_simulated_server(run):
@@ -59,25 +57,22 @@ def test_resources_are_discovered(run):
 
 
 def test_nodes_are_listed_and_described(run):
-    assert [line.split()[:2] for line in run("get", "nodes", "--no-headers").splitlines()] == [
-        [f"kalos-00{number}", "Ready"] for number in range(1, 5)
-    ]
+    assert run("get", "nodes", "-o", "name").split() == [f"node/kalos-00{number}" for number in range(1, 5)]
     described = run("describe", "node", "kalos-001")
     assert "nvidia.com/gpu:     8" in described and "KubeletReady" in described
 
 
-def test_pod_is_applied_followed_and_deleted(run):
-    assert "pod/train created" in applied(run, pod(node="kalos-001", seconds=10))
-    assert "pod/train unchanged" in applied(run, pod(node="kalos-001", seconds=10))
-    labeled = pod(node="kalos-001", seconds=10, metadata={"labels": {"team": "nlp"}})
-    assert "pod/train configured" in applied(run, labeled)
+def test_pod_is_created_followed_and_deleted(run):
+    assert "pod/train created" in created(run, pod(node="kalos-001", seconds=10))
+    run("label", "pod", "train", "team=nlp")
 
     run("wait", "--for=jsonpath={.status.phase}=Running", "pod/train", "--timeout=60s")
     assert run("logs", "-f", "train").rstrip().endswith("all done")
     run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/train", "--timeout=60s")
-    assert run("get", "pods", "-l", "team=nlp", "--no-headers").split()[:3] == ["train", "0/1", "Completed"]
+    assert run("get", "pods", "-l", "team=nlp", "-o", "name") == "pod/train\n"
     assert "Started container main" in run("describe", "pod", "train")
-    assert "Started container main" in run("get", "events", "--field-selector", "involvedObject.name=train")
+    events = ("get", "events", "--field-selector", "involvedObject.name=train", "-o", "jsonpath={.items[*].message}")
+    assert "Started container main" in run(*events)
     assert 'pod "train" deleted' in run("delete", "pod", "train")
     assert "NotFound" in run("get", "pod", "train", fails=True)
 
@@ -97,54 +92,18 @@ def test_invalid_object_is_refused_with_the_field(run):
 
 
 def test_job_is_suspended_resumed_and_waited_for(run):
-    applied(run, job(completions=2, parallelism=2, completionMode="Indexed", gpus=1, seconds=1, suspend=True))
-    assert run("get", "jobs", "--no-headers").split()[:3] == ["sweep", "Suspended", "0/2"]
+    created(run, job(completions=2, parallelism=2, completionMode="Indexed", gpus=1, seconds=1, suspend=True))
 
     run("patch", "job", "sweep", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     run("wait", "--for=condition=complete", "job/sweep", "--timeout=60s")
 
-    assert run("get", "jobs", "--no-headers").split()[:3] == ["sweep", "Complete", "2/2"]
     assert "2 Succeeded" in run("describe", "job", "sweep")
     run("delete", "job", "sweep")
     until(lambda: run("get", "pods", "-o", "name") == "")
 
 
-def test_cordon_and_drain_respect_a_budget(run):
-    labels = {"labels": {"app": "web"}}
-    pods = [pod(f"web-{number}", node="kalos-002", gpus=1, seconds=600, metadata=labels) for number in range(2)]
-    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
-              "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}}}  # fmt: skip
-    applied(run, *pods, budget)
-    run("wait", "--for=condition=Ready", "pod", "-l", "app=web", "--timeout=60s")
-
-    blocked = run("drain", "kalos-002", "--force", "--timeout=3s", fails=True)
-    assert "Cannot evict pod as it would violate the pod's disruption budget" in blocked
-    assert run("get", "node", "kalos-002", "--no-headers").split()[1] == "Ready,SchedulingDisabled"
-    run("delete", "pdb", "web")
-
-    assert "node/kalos-002 drained" in run("drain", "kalos-002", "--force", "--timeout=60s")
-    assert run("get", "pods", "-o", "name") == ""
-
-
-def test_objects_that_kubectl_sends_in_protobuf_are_created(run):
-    run("create", "configmap", "made", "--from-literal=a=1")
-    run("create", "job", "made", "--image=registry.example/x:1", "--", "sleep", "600")
-    run("create", "pdb", "made", "--selector=job-name=made", "--min-available=50%")
-    run("create", "role", "made", "--verb=get,list", "--resource=pods")
-    run("create", "rolebinding", "made", "--role=made", "--serviceaccount=default:default")
-
-    assert run("auth", "can-i", "delete", "nodes").strip() == "yes"
-    assert run("get", "configmap", "made", "-o", "jsonpath={.data.a}") == "1"
-    assert run("get", "pdb", "made", "-o", "jsonpath={.spec.minAvailable}") == "50%"
-    run("wait", "--for=condition=Ready", "pod", "-l", "job-name=made", "--timeout=60s")
-    assert run("get", "pods", "-l", "job-name=made", "-o", "jsonpath={.items[0].spec.containers[0].command}") == (
-        '["sleep","600"]'
-    )
-    run("delete", "role,rolebinding", "made")
-
-
 def test_command_runs_in_a_container(run):
-    applied(run, pod("beside", node="kalos-001", gpus=2, seconds=600))
+    created(run, pod("beside", node="kalos-001", gpus=2, seconds=600))
     run("wait", "--for=condition=Ready", "pod/beside", "--timeout=60s")
 
     assert run("exec", "beside", "--", "hostname") == "beside\n"
@@ -154,8 +113,7 @@ def test_command_runs_in_a_container(run):
 
 def test_gang_is_gated_and_placed_with_kubectl(run):
     gates = {"schedulerName": "acme", "schedulingGates": [{"name": "acme/gang"}]}
-    applied(run, pod("gated", seconds=600, **gates))
-    assert run("get", "pod", "gated", "--no-headers").split()[2] == "SchedulingGated"
+    created(run, pod("gated", seconds=600, **gates))
 
     run("patch", "pod", "gated", "--type=merge", "-p", '{"spec":{"schedulingGates":null}}')
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "gated"},
@@ -166,20 +124,18 @@ def test_gang_is_gated_and_placed_with_kubectl(run):
     assert run("get", "pod", "gated", "-o", "jsonpath={.spec.nodeName}") == "kalos-003"
 
 
-def test_labels_taints_and_annotations_are_edited(run):
+def test_labels_and_annotations_are_edited(run):
     run("label", "node", "kalos-003", "team=nlp")
-    run("taint", "node", "kalos-003", "broken=yes:NoSchedule")
     run("annotate", "node", "kalos-003", "why=test")
-    assert "broken=yes:NoSchedule" in run("describe", "node", "kalos-003")
+    assert "team=nlp" in run("describe", "node", "kalos-003")
 
-    run("taint", "node", "kalos-003", "broken-")
     run("label", "node", "kalos-003", "team-")
 
-    assert "broken" not in run("describe", "node", "kalos-003")
+    assert "team=nlp" not in run("describe", "node", "kalos-003")
 
 
 def test_configmap_is_edited_with_a_json_patch(run):
-    applied(run, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}})
+    created(run, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}})
 
     run("patch", "configmap", "settings", "--type=json", "-p", '[{"op":"replace","path":"/data/a","value":"2"}]')
 
@@ -189,7 +145,7 @@ def test_configmap_is_edited_with_a_json_patch(run):
 def test_service_account_may_do_what_its_role_says(run, cluster):
     group = "rbac.authorization.k8s.io"
     rule = {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list", "watch"]}
-    applied(
+    created(
         run,
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}},
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "reader"}, "rules": [rule]},
@@ -212,24 +168,27 @@ def test_service_account_may_do_what_its_role_says(run, cluster):
 
 
 def test_watch_prints_what_happens(run, cluster):
+    phase = "custom-columns=NAME:.metadata.name,PHASE:.status.phase"
     command = [str(PROGRAM), "--kubeconfig", str(cluster.state / "kubeconfig"), "get", "pods", "-w", "--no-headers"]
-    applied(run, pod("first", node="kalos-001", seconds=600))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watching:
+    created(run, pod("first", node="kalos-001", seconds=600))
+    with subprocess.Popen(
+        [*command, "-o", phase], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as watching:
         try:
             assert watching.stdout is not None
             assert watching.stdout.readline().split()[0] == "first"  # the list is printed, so the watch begins
-            applied(run, pod("seen", node="kalos-002", seconds=1))
-            states = list(states_until_the_end(watching.stdout, "seen"))
+            created(run, pod("seen", node="kalos-002", seconds=1))
+            phases = list(phases_until_the_end(watching.stdout, "seen"))
         finally:
             watching.terminate()
 
-    assert list(dict.fromkeys(states)) == ["Pending", "ContainerCreating", "Running", "Completed"]
+    assert list(dict.fromkeys(phases)) == ["Pending", "Running", "Succeeded"]
 
 
-def states_until_the_end(lines: Iterable[str], name: str) -> Iterator[str]:
+def phases_until_the_end(lines: Iterable[str], name: str) -> Iterator[str]:
     for line in lines:
         words = line.split()
         if words[0] == name:
-            yield words[2]
-            if words[2] == "Completed":
+            yield words[1]
+            if words[1] == "Succeeded":
                 return
