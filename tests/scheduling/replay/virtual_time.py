@@ -13,8 +13,6 @@ from heapq import heappop, heappush
 
 from jobs.models import clock
 from jobs.traces.trace import Trace
-from scheduling.actions.temporary_tables import temporary_tables
-from scheduling.actions.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
 from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
 from scheduling.engine.rules import whole_second
@@ -25,6 +23,8 @@ from scheduling.queries import snapshot
 from scheduling.replay.as_live import StartRecord
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting
+from tests.scheduling.replay.temporary_tables import temporary_tables
+from tests.scheduling.replay.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
 
 
 def starts_on_virtual_cluster(trace: Trace, policy: str, setting: ReplaySetting) -> list[StartRecord]:
