@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from scheduling.simulation.machines.agenda import Agenda
 from scheduling.simulation.machines.fault_registry import FaultRegistry
 from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
 from scheduling.simulation.machines.values import JobExecutor, SignalTarget, SimulatedNode
 
-from .agenda import Agenda
 from .api.authorization import Authenticator, Authorizer, access_of
 from .api.errors import ApiError, bad_request
 from .api.requests import Answer, ApiRequest, User
@@ -69,7 +69,7 @@ class KubernetesCluster:
         self._now, self._timing, self.api = now, timing or ClusterTiming(), api
         self._model = faults or FaultModel(seed=seed)
         self._clock, self._clock_changed = snapshot.clock, False
-        self.agenda = Agenda()
+        self.agenda = Agenda[str, str]()
         self.store = ObjectStore(snapshot.objects, version=snapshot.version, volatile=frozenset({LEASES}))
         self.writer = ObjectWriter(self.store, seed=seed, api=api)
         self.authenticator = Authenticator(self.store, secret, tokens or {})

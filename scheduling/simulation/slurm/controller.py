@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State, node_state_for_usage
+from scheduling.simulation.machines.agenda import Agenda
 from scheduling.simulation.machines.clocks import with_current_speed
 from scheduling.simulation.machines.fault_registry import FaultRegistry
 from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
@@ -80,8 +80,7 @@ class ClusterController:
         self._free = FreeClusterResources(self._nodes)
         self._fault_registry = FaultRegistry(snapshot.faults, faults or FaultModel())
         self._waiting: dict[int, None] = {}
-        self._agenda: list[tuple[float, int, TimedEvent, int | str]] = []
-        self._event_count = 0  # breaks ties on the agenda: first scheduled, first run
+        self._agenda = Agenda[TimedEvent, int | str]()
         self._now = now  # no job starts in the past; ends keep their times
         self._has_pending_changes = True
         self._closing = False
@@ -269,7 +268,7 @@ class ClusterController:
         at = now + lasts_s if lasts_s else 0.0
         self._set_node(replace(node, power=power, power_at=at), now)
         if at:
-            self._schedule_event(at, TimedEvent.POWER, node.name)
+            self._agenda.schedule(at, TimedEvent.POWER, node.name)
         self._has_pending_changes = True
 
     def _handle_power_event(self, node: SimulatedNode, now: float) -> None:
@@ -292,7 +291,7 @@ class ClusterController:
         if all(self._nodes[name].runs for name in job.nodes):
             job = replace(job, started_at=now, start_offset_s=self.clock_offset_s)
             self._set_job(job, now)
-            self._schedule_event(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+            self._agenda.schedule(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
             self._schedule_time_limit(job)
 
     def set_down(self, name: str, reason: str, by: str, now: float, *, repair_at: float = 0.0) -> None:
@@ -300,7 +299,7 @@ class ClusterController:
         node = replace(self.node(name), down=True, reason=reason, reason_by=by, repair_at=repair_at, power=None)
         self._set_node(replace(node, reason_at=now + self.clock_offset_s), now)
         if repair_at:
-            self._schedule_event(repair_at, TimedEvent.REPAIR, name)
+            self._agenda.schedule(repair_at, TimedEvent.REPAIR, name)
         for job in self.jobs_on(name):
             if job.state == State.RUNNING:
                 self._stop_job(job, State.NODE_FAIL, KILL, now, reason="NodeDown")
@@ -389,29 +388,22 @@ class ClusterController:
         return changes
 
     def _next_event_at(self) -> float | None:
-        times = [
-            at for at in (self._agenda[0][0] if self._agenda else None, self._executor.next_end_at()) if at is not None
-        ]
+        times = [at for at in (self._agenda.next_at, self._executor.next_end_at()) if at is not None]
         return min(times, default=None)
 
     def _process_events_at(self, at: float) -> None:
         self._now = at
         for ended in self._executor.poll_ends(at):
             self._handle_job_end(ended, at)
-        while self._agenda and self._agenda[0][0] <= at:
-            _, _, what, target = heappop(self._agenda)
+        for what, target in self._agenda.take_due(at):
             self._handle_event(what, target, at)
         if self._has_pending_changes and not self._closing:
             self._has_pending_changes = False
             self._start_pending_jobs(at)
 
-    def _schedule_event(self, at: float, what: TimedEvent, target: int | str) -> None:
-        self._event_count += 1
-        heappush(self._agenda, (at, self._event_count, what, target))
-
     def _schedule_time_limit(self, job: SimulatedJob) -> None:
         if job.state == State.RUNNING and job.time_limit_at is not None:
-            self._schedule_event(job.time_limit_at, TimedEvent.LIMIT, job.id)
+            self._agenda.schedule(job.time_limit_at, TimedEvent.LIMIT, job.id)
 
     def _handle_event(self, what: TimedEvent, target: int | str, now: float) -> None:
         """Events are never removed from the agenda, so each one checks whether it still applies."""
@@ -489,7 +481,7 @@ class ClusterController:
         for name in nodes:
             if (node := self._nodes[name]).power == NodeFlag.POWERED_DOWN:
                 self._boot(node, now)
-        self._schedule_event(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+        self._agenda.schedule(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
         self._schedule_time_limit(started)
         self.counts["started"] += 1
 
@@ -515,7 +507,7 @@ class ClusterController:
             )
             self.counts[str(ended.state).lower()] += 1
             self._set_job(job, now)
-        self._schedule_event(max(ended.at, now) + self._timing.complete_s, TimedEvent.RELEASED, job.id)
+        self._agenda.schedule(max(ended.at, now) + self._timing.complete_s, TimedEvent.RELEASED, job.id)
         if ended.broke:
             self._fault_registry.note(ended.broke, job.id)
         if ended.lost_node in self._nodes:
@@ -528,16 +520,16 @@ class ClusterController:
         stopped = replace(stopped, ended_at=now, end_offset_s=self.clock_offset_s)
         self._set_job(stopped, now)
         if job.is_configuring:
-            self._schedule_event(now + self._timing.complete_s, TimedEvent.RELEASED, job.id)
+            self._agenda.schedule(now + self._timing.complete_s, TimedEvent.RELEASED, job.id)
             return
         self._executor.signal(stopped, number, now)
-        self._schedule_event(now + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
+        self._agenda.schedule(now + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
 
     def _cancel_pending_job(self, job: SimulatedJob, now: float) -> None:
         del self._waiting[job.id]
         cancelled = replace(job, state=State.CANCELLED, reason="None")
         self._set_job(replace(cancelled, ended_at=now, end_offset_s=self.clock_offset_s), now)
-        self._schedule_event(now + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
+        self._agenda.schedule(now + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         self._has_pending_changes = True
 
     def _release_resources(self, job: SimulatedJob, now: float) -> None:
@@ -545,7 +537,7 @@ class ClusterController:
         self._free.give(job)
         for name in job.nodes:
             self._fall_asleep_if_empty(name, now)
-        self._schedule_event(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
+        self._agenda.schedule(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         self._has_pending_changes = True
 
     def _purge_job(self, job: SimulatedJob) -> None:
@@ -569,7 +561,7 @@ class ClusterController:
     def _schedule_next_fault(self, number: int, now: float) -> None:
         at = now + self._faults.gap(number, len(self._nodes))
         self._set_state(replace(self._clock, faults=number, next_fault_at=at))
-        self._schedule_event(at, TimedEvent.DEATH, "")
+        self._agenda.schedule(at, TimedEvent.DEATH, "")
 
     # Restart
 
@@ -578,21 +570,20 @@ class ClusterController:
             self._restore_job(job, now)
         for node in self._nodes.values():
             if node.repair_at:
-                self._schedule_event(node.repair_at, TimedEvent.REPAIR, node.name)
+                self._agenda.schedule(node.repair_at, TimedEvent.REPAIR, node.name)
             if node.power_at:
-                self._schedule_event(node.power_at, TimedEvent.POWER, node.name)
+                self._agenda.schedule(node.power_at, TimedEvent.POWER, node.name)
         if self._faults.per_node_day and self._nodes:
             if self._clock.next_fault_at:
-                self._schedule_event(self._clock.next_fault_at, TimedEvent.DEATH, "")
+                self._agenda.schedule(self._clock.next_fault_at, TimedEvent.DEATH, "")
             else:
                 self._schedule_next_fault(self._clock.faults, now)
-        heapify(self._agenda)
 
     def _restore_job(self, job: SimulatedJob, now: float) -> None:
         if job.state == State.PENDING:
             self._waiting[job.id] = None
         elif not job.holds_resources:
-            self._schedule_event(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
+            self._agenda.schedule(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
         else:
             self._free.take(job)
             self._restore_running_job(job, now)
@@ -600,11 +591,11 @@ class ClusterController:
     def _restore_running_job(self, job: SimulatedJob, now: float) -> None:
         self._schedule_time_limit(job)
         if job.is_configuring:
-            self._schedule_event(job.started_at + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+            self._agenda.schedule(job.started_at + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
             return
         self._executor.adopt(job, now)
         if job.is_completing:
-            self._schedule_event(job.ended_at + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
+            self._agenda.schedule(job.ended_at + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
 
     # Recording changes
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduling.simulation.kubernetes.agenda import Agenda
 from scheduling.simulation.kubernetes.api.served import ServedApi
 from scheduling.simulation.kubernetes.api.writing import ObjectWriter
 from scheduling.simulation.kubernetes.objects import ObjectKey
 from scheduling.simulation.kubernetes.store import ObjectChange, ObjectStore
 from scheduling.simulation.kubernetes.values import ClusterTiming
+from scheduling.simulation.machines.agenda import Agenda
 
 from .event_recorder import EventRecorder
 from .indexes import PodIndex
@@ -25,7 +25,7 @@ class ControlPlane:
 
     store: ObjectStore
     writer: ObjectWriter
-    agenda: Agenda
+    agenda: Agenda[str, str]
     events: EventRecorder
     pods: PodIndex
     timing: ClusterTiming

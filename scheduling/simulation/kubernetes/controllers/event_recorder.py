@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from scheduling.simulation.kubernetes.agenda import Agenda
 from scheduling.simulation.kubernetes.api.resources import BY_ID, EVENTS, NAMESPACES
 from scheduling.simulation.kubernetes.api.writing import ObjectWriter
 from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey, seconds_of, timestamp, value_at
 from scheduling.simulation.kubernetes.store import ObjectStore
+from scheduling.simulation.machines.agenda import Agenda
 
 NORMAL, WARNING = "Normal", "Warning"
 
@@ -16,7 +16,7 @@ NORMAL, WARNING = "Normal", "Warning"
 class EventRecorder:
     name = "events"
 
-    def __init__(self, store: ObjectStore, writer: ObjectWriter, agenda: Agenda, ttl_s: float) -> None:
+    def __init__(self, store: ObjectStore, writer: ObjectWriter, agenda: Agenda[str, str], ttl_s: float) -> None:
         self._store, self._writer, self._agenda, self._ttl_s = store, writer, agenda, ttl_s
 
     def record(
