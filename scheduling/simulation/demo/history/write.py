@@ -35,7 +35,6 @@ from jobs.models import (
 )
 from scheduling.loops.power.energy import EnergyColumns, add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
-from scheduling.simulation.demo import demo
 from scheduling.simulation.demo.history import sample_copy
 from scheduling.simulation.demo.history.energy import HistoryEnergy
 from scheduling.simulation.demo.history.keys import keys_by_time, number_by_time, refresh_references
@@ -52,6 +51,7 @@ from scheduling.simulation.demo.history.values import (
     HistoryRows,
 )
 from scheduling.simulation.demo.sites import DEMO_TEAMS, history_settings
+from scheduling.simulation.demo.users import benchmark_suites
 from scheduling.simulation.drill.history import HistorySettings, SiteHistory, simulate_history
 
 # The most rows that a history may have in each table whose rows are listed by their key
@@ -92,7 +92,7 @@ def write_history(
         return 0
     began = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
     histories = list(_simulated(list(stores), began, (now - began) / timedelta(days=1), report))
-    rows, suites = HistoryRows(), demo.benchmark_suites(began)
+    rows, suites = HistoryRows(), benchmark_suites(began)
     builders = [HistoryBuilder(history, place, suites, rows) for place, history in histories]
     _make_rows(builders, stores, report)
     _number_rows(rows)

@@ -26,7 +26,7 @@ from acmeweb.common.env import ROOT
 from jobs.models import Cluster, ClusterMode, Job, clock
 from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
-from scheduling.simulation.demo import demo, kalos
+from scheduling.simulation.demo import kalos, users
 from scheduling.simulation.demo.history import write
 from scheduling.simulation.machines import workload
 from scheduling.simulation.machines.workload import SampledJob
@@ -64,7 +64,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopped.set())
         sites = [
             SiteUsers(cluster, speed=speed, longest_s=longest / speed, load=load, dice=_new_dice(seed, cluster))
-            for cluster in demo.clusters()
+            for cluster in users.clusters()
         ]
         with ExitStack() as stack:
             _run_sites(stopped, sites, lambda: stack.enter_context(_history_process()))
@@ -98,7 +98,7 @@ class SiteUsers:
 
     def __init__(self, cluster: Cluster, *, speed: float, longest_s: float, load: float, dice: Random) -> None:
         self.cluster = cluster
-        self.load: demo.DemoLoad | None = None
+        self.load: users.DemoLoad | None = None
         self._size, self._load_share, self._dice = {"speed": speed, "longest_s": longest_s}, load, dice
         self._gaps: Iterator[float] = iter(())
         self._next_checkpoint = self._next_workloads = self._next_long_run = clock.now()
@@ -111,12 +111,12 @@ class SiteUsers:
         if not self._is_driven:
             return OBSERVED_CHECK_S
         if clock.now() >= self._next_checkpoint and not Campaign.objects.unfinished().exists():
-            demo.evaluate(self.cluster, clock.now())
-            self._next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
+            users.evaluate(self.cluster, clock.now())
+            self._next_checkpoint = clock.now() + timedelta(seconds=users.CHECKPOINT_EVERY_S)
         if clock.now() >= self._next_long_run:
-            self._submit(demo.missing_long_runs(self.cluster, self.load, self._dice))
+            self._submit(users.missing_long_runs(self.cluster, self.load, self._dice))
             self._next_long_run = clock.now() + timedelta(seconds=LONG_RUN_CHECK_S)
-        if Job.objects.waiting().filter(cluster=self.cluster).count() < demo.MAX_WAITING_JOBS:
+        if Job.objects.waiting().filter(cluster=self.cluster).count() < users.MAX_WAITING_JOBS:
             self._submit([workload.sample_job(self._dice, self.load.short_jobs)])
         return next(self._gaps)
 
@@ -127,15 +127,15 @@ class SiteUsers:
 
     def _begin(self) -> float:
         """Submit the first jobs once the cluster has reported its nodes."""
-        self.load = load = demo.load_of(self.cluster, **self._size)
+        self.load = load = users.load_of(self.cluster, **self._size)
         if load is None:
             return NODES_CHECK_S
         self.cluster.refresh_from_db()  # it has reported by now whether it runs containers
-        demo.set_quotas(self.cluster, load.gpus)
+        users.set_quotas(self.cluster, load.gpus)
         self._gaps = workload.interarrival_times_s(self._dice, load.short_jobs, self._load_share)
-        if self._is_driven and demo.is_mostly_idle(self.cluster, load.gpus):
-            self._submit(demo.missing_long_runs(self.cluster, load, self._dice))
-            self._submit(demo.queue_of_an_hour(load, self._dice))
+        if self._is_driven and users.is_mostly_idle(self.cluster, load.gpus):
+            self._submit(users.missing_long_runs(self.cluster, load, self._dice))
+            self._submit(users.queue_of_an_hour(load, self._dice))
         return next(self._gaps)
 
     def _create_other_workloads(self) -> None:
@@ -148,7 +148,7 @@ class SiteUsers:
     def _submit(self, jobs: Iterable[SampledJob]) -> None:
         for job in jobs:
             try:
-                demo.submit(self.cluster, job, self._dice, clock.now())
+                users.submit(self.cluster, job, self._dice, clock.now())
             except SimulatorError as error:
                 log.warning("No job was submitted. %s", error)
 

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from jobs.models import Cluster
-from scheduling.simulation.demo import demo, kalos
+from scheduling.simulation.demo import kalos, users
 from scheduling.simulation.demo.history import write
 from scheduling.simulation.demo.seed import SeedCommand
 from scheduling.simulation.demo.sites import DEMO_SITES
@@ -27,9 +27,9 @@ class Command(SeedCommand):
         if not known and settings.DEMO_HISTORY_DAYS:
             write.reserve_keys()  # first: the next lines write Events
         if new := [cluster for cluster in self._clusters(options) if cluster.name not in known]:
-            demo.create_teams_and_users()
+            users.create_teams_and_users()
         for cluster in new:
-            demo.enable_automatic_recovery(cluster)
+            users.enable_automatic_recovery(cluster)
 
     def _clusters(self, options: dict[str, Any]) -> list[Cluster]:
         rows = []

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand
 from jobs.models import Cluster, clock
 from scheduling.clusters import simulator
 from scheduling.loops.ledger import update_ledger_metrics_once
-from scheduling.simulation.demo import demo
+from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import progress, write
 from scheduling.simulation.demo.history.logs import StoreLogs, write_log_files
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, **_: Any) -> None:
         os.nice(10)  # pages and scheduling turns are more urgent
         gc.disable()  # the rows live until the process ends, and each collection would look at them again
-        stores = {cluster: _log_store(cluster) for cluster in demo.clusters_with_nodes()}
+        stores = {cluster: _log_store(cluster) for cluster in users.clusters_with_nodes()}
         jobs = write.write_history(stores, clock.now(), progress.store_share, days=settings.DEMO_HISTORY_DAYS)
         update_ledger_metrics_once(clock.now())  # or pages would show the figures of an empty day until the next turn
         self.stdout.write(f"The history of the demo has {jobs} new jobs.")

@@ -33,7 +33,7 @@ from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
 from scheduling.queries.energy import attempt_energy
-from scheduling.simulation.demo import demo
+from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import write
 from scheduling.simulation.demo.history.training import training_rows
 from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttempt
@@ -51,7 +51,7 @@ COUNTED_J = 7.0
 def written(rows_for_module):
     cluster = make.cluster(name="seren", nodes=16, log_root="/logs")
     kalos = make.cluster(name="kalos", nodes=8, log_root="", address="kubernetes:///etc/acme/tokens/kalos")
-    demo.create_teams_and_users()
+    users.create_teams_and_users()
     write.reserve_keys()
     reports = []
     # The same time of every day, because the length of the history depends on it

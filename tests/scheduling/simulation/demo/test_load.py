@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from jobs.core.lifecycle import JobKind
-from scheduling.simulation.demo import demo
+from scheduling.simulation.demo import users
 from scheduling.simulation.machines import workload
 from tests import make
 
@@ -22,12 +22,12 @@ def cluster():
 
 
 def missing(cluster):
-    load = demo.load_of(cluster, speed=4.0, longest_s=4500.0)
-    return list(demo.missing_long_runs(cluster, load, Random(1)))
+    load = users.load_of(cluster, speed=4.0, longest_s=4500.0)
+    return list(users.missing_long_runs(cluster, load, Random(1)))
 
 
 def test_load_waits_for_nodes():
-    assert demo.load_of(make.cluster(name="kalos", nodes=0), speed=4.0, longest_s=4500.0) is None
+    assert users.load_of(make.cluster(name="kalos", nodes=0), speed=4.0, longest_s=4500.0) is None
 
 
 def test_pretraining_runs_take_days_and_ask_for_whole_days(cluster):
@@ -46,7 +46,7 @@ def test_only_runs_that_ended_are_replaced(cluster):
 
 
 def test_short_jobs_are_no_pretraining_and_are_offered_the_other_gpus(cluster):
-    load = demo.load_of(cluster, speed=4.0, longest_s=4500.0)
+    load = users.load_of(cluster, speed=4.0, longest_s=4500.0)
     dice = Random(1)
     jobs = [workload.sample_job(dice, load.short_jobs) for _ in range(300)]
 

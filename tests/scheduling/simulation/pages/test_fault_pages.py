@@ -13,7 +13,7 @@ from jobs.models import Event, Job, clock
 from scheduling.backends.opening import open_backend
 from scheduling.clusters import simulator
 from scheduling.clusters.simulator import SimulatorError
-from scheduling.simulation.demo import demo
+from scheduling.simulation.demo import users
 from scheduling.simulation.machines import workload
 from tests import make
 from tests.scheduling.simulation.slurm.running import ClusterProcess
@@ -110,9 +110,9 @@ def test_cluster_that_is_away_is_named():
 
 def test_demo_job_shows_nothing_of_the_simulation(simulated):
     cluster = make.cluster(product=SIMULATED, **simulated)
-    demo.create_teams_and_users()
-    load = demo.load_of(cluster, speed=20.0, longest_s=900.0)
+    users.create_teams_and_users()
+    load = users.load_of(cluster, speed=20.0, longest_s=900.0)
 
-    job = demo.submit(cluster, workload.sample_job(Random(1), load.short_jobs), Random(1), clock.now())
+    job = users.submit(cluster, workload.sample_job(Random(1), load.short_jobs), Random(1), clock.now())
 
     assert set(Job.objects.get(pk=job.pk).environment) == {"OMP_NUM_THREADS"}
