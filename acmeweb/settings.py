@@ -89,6 +89,8 @@ PAGE_EXTRAS = {
     "job": ["scheduling.simulation.pages.faults.job_fault_form"],
     "node": ["scheduling.simulation.pages.faults.node_fault_form"],
 }
+# Sets the clocks of nodes that no program of the site can reach, because they are simulated
+SIMULATED_CLOCKS = "scheduling.simulation.client.set_clocks"
 
 ACME_ROLE = environment.database_role(env)  # web, loops or long; empty for management commands
 _database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))

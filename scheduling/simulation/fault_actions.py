@@ -5,14 +5,14 @@ from __future__ import annotations
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.models import Cluster, Job, Node
-from scheduling.clusters import simulator
-from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation import client
+from scheduling.simulation.client import SimulatorError
 
 
 def inject_node_fault(node: Node, kind: str, *, author: Author) -> None:
     """Inject a fault into a node. Raises SimulatorError."""
     _require_simulated(node.cluster)
-    simulator.inject_node_fault(node.cluster, kind, node.name)
+    client.inject_node_fault(node.cluster, kind, node.name)
     journal.node_event("node.fault_injected", author, node, why=_why(kind), detail={"kind": kind}).save()
 
 
@@ -22,7 +22,7 @@ def inject_job_fault(job: Job, kind: str, *, author: Author) -> None:
     attempt = job.attempts.order_by("-number").first()
     if attempt is None or not attempt.backend_id:
         raise SimulatorError(f"The job {job.public_id} does not run.")
-    simulator.inject_job_fault(job.cluster, kind, attempt)
+    client.inject_job_fault(job.cluster, kind, attempt)
     why, detail = _why(kind), {"kind": kind}
     journal.job_event("job.fault_injected", author, job, attempt=attempt, why=why, detail=detail).save()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster
-from scheduling.clusters import simulator
+from scheduling.simulation import client
 
 NAMESPACE, OTHER_NAMESPACE = "acme-jobs", "speech"
 POD_TEMPLATE: dict[str, Any] = {
@@ -44,7 +44,7 @@ def container_request(kind: JobKind) -> dict[str, Any]:
 def create_other_workloads(cluster: Cluster, now: datetime) -> None:
     """Create what should be there now: a service, and a training that begins every hour. Raises SimulatorError."""
     for path, body in _objects(now):
-        simulator.create_object(cluster, path, body)
+        client.create_object(cluster, path, body)
 
 
 def _objects(now: datetime) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -24,9 +24,9 @@ from jobs.core import spec
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
-from scheduling.clusters import simulator
 from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Suite
+from scheduling.simulation import client
 from scheduling.simulation.demo import kalos
 from scheduling.simulation.demo.sites import DEMO_SITES, DEMO_TEAMS, TEAM_OF_KIND, quota_gpus
 from scheduling.simulation.drill.checkpoint_campaigns import BENCHMARKS, samples_by_benchmark
@@ -188,7 +188,7 @@ def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Jo
         author=Author(by=person.get_username(), user_id=person.pk),
         now=now,
     )
-    simulator.plan_job(cluster, jobs[0].public_id, {"SIM_DURATION_S": str(job.duration_s), "SIM_END": job.end})
+    client.plan_job(cluster, jobs[0].public_id, {"SIM_DURATION_S": str(job.duration_s), "SIM_END": job.end})
     request_turn(cluster.pk)
     return jobs[0]
 

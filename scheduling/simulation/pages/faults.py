@@ -19,8 +19,8 @@ from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import JobKind, State
 from jobs.models import Job, Node
 from jobs.models.permissions import Caller
-from scheduling.clusters.simulator import SimulatorError
 from scheduling.simulation import fault_actions
+from scheduling.simulation.client import SimulatorError
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
 

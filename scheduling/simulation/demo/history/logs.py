@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobs.core.attempt_end import TRAINING_KINDS
 from jobs.core.lifecycle import State
-from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation.client import SimulatorError
 from scheduling.simulation.demo.history.rows import HistoryBuilder
 from scheduling.simulation.demo.history.values import PlacedAttempt
 

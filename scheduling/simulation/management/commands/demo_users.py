@@ -24,8 +24,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from acmeweb.common.env import ROOT
 from jobs.models import Cluster, ClusterMode, Job, clock
-from scheduling.clusters.simulator import SimulatorError
 from scheduling.models import Campaign
+from scheduling.simulation.client import SimulatorError
 from scheduling.simulation.demo import kalos, users
 from scheduling.simulation.demo.history import write
 from scheduling.simulation.machines import workload

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from jobs.models import Cluster, clock
-from scheduling.clusters import simulator
 from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.simulation import client
 from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import progress, write
 from scheduling.simulation.demo.history.logs import StoreLogs, write_log_files
@@ -32,4 +32,4 @@ class Command(BaseCommand):
 
 def _log_store(cluster: Cluster) -> StoreLogs:
     """The simulated Slurm cluster writes the logs of its jobs. Acme itself writes those of Kubernetes clusters."""
-    return write_log_files if cluster.is_kubernetes else partial(simulator.store_logs, cluster)
+    return write_log_files if cluster.is_kubernetes else partial(client.store_logs, cluster)

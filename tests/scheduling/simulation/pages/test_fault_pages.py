@@ -11,8 +11,7 @@ from django.contrib.auth.models import Permission
 from jobs.core.lifecycle import NodeState
 from jobs.models import Event, Job, clock
 from scheduling.backends.opening import open_backend
-from scheduling.clusters import simulator
-from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation.client import SimulatorError, plan_job
 from scheduling.simulation.demo import users
 from scheduling.simulation.machines import workload
 from tests import make
@@ -105,7 +104,7 @@ def test_cluster_that_is_away_is_named():
     cluster = make.cluster(address="http://127.0.0.1:9", product=SIMULATED)
 
     with pytest.raises(SimulatorError, match=r"The cluster seren does not answer: .+"):
-        simulator.plan_job(cluster, "abc", {"SIM_END": "COMPLETED"})
+        plan_job(cluster, "abc", {"SIM_END": "COMPLETED"})
 
 
 def test_demo_job_shows_nothing_of_the_simulation(simulated):

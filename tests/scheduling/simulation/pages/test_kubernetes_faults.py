@@ -8,8 +8,7 @@ from django.contrib.auth.models import Permission
 
 from acmeweb.services.kubeconfig import kubeconfig_text
 from jobs.models import Event, clock
-from scheduling.clusters import simulator
-from scheduling.clusters.simulator import SimulatorError
+from scheduling.simulation.client import SimulatorError, inject_job_fault, plan_job
 from scheduling.simulation.demo import kalos
 from tests import make
 from tests.patience import until
@@ -89,11 +88,11 @@ def test_attempt_without_pods_is_reported(cluster):
     make.running(job, on=["kalos-001"])
 
     with pytest.raises(SimulatorError, match=r"No pod of .+ runs\."):
-        simulator.inject_job_fault(cluster, "hang", job.attempts.get())
+        inject_job_fault(cluster, "hang", job.attempts.get())
 
 
 def test_cluster_that_is_away_is_named(cluster):
     Path(cluster.address.removeprefix("kubernetes://")).write_text(kubeconfig_text("kalos", "http://127.0.0.1:9", "x"))
 
     with pytest.raises(SimulatorError, match="The cluster kalos refused or does not answer"):
-        simulator.plan_job(cluster, "abc", {"SIM_END": "COMPLETED"})
+        plan_job(cluster, "abc", {"SIM_END": "COMPLETED"})

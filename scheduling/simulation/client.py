@@ -22,6 +22,7 @@ from scheduling.backends.kubernetes.connection.access import parse_address
 from scheduling.backends.kubernetes.fields import mappings_at, text_at
 from scheduling.backends.kubernetes.ownership import KEY_LABEL
 from scheduling.backends.senders import SlurmIdentity
+from scheduling.clusters.clock_command import ClocksNotSet
 from scheduling.clusters.connections import cluster_token, secret_reader
 
 TIMEOUT_S = 5.0
@@ -52,8 +53,11 @@ def inject_job_fault(cluster: Cluster, kind: str, attempt: Attempt) -> None:
 
 
 def set_clocks(cluster: Cluster, clocks: Mapping[str, int | None]) -> None:
-    """Set the clocks of the GPUs in MHz, by node; None is the highest."""
-    _post(cluster, "/clocks", {"clocks": dict(clocks)})
+    """Set the clocks of the GPUs in MHz, by node; None is the highest. Raises ClocksNotSet."""
+    try:
+        _post(cluster, "/clocks", {"clocks": dict(clocks)})
+    except SimulatorError as error:
+        raise ClocksNotSet(str(error)) from None
 
 
 def create_object(cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:
