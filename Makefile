@@ -11,7 +11,7 @@ ON =
 ARGS =
 SEED =
 UPGRADE =
-PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/cluster tests/backends --deselect tests/backends/test_contract.py -m "not slurm"
+PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not slurm"
 OTHER_PYTHON_TESTS = -p tests.without_database tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
 
 # Dozens of processes start. Without bytecode files each of them would compile all modules again

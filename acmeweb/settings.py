@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "jobs",
     "failures",
     "scheduling",
+    "scheduling.simulation",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -81,6 +82,15 @@ TEMPLATES = [
         },
     },
 ]
+
+# What apps add to pages of apps that do not know them: functions of the request and the page's subject that return HTML
+PAGE_EXTRAS = {
+    "home": ["scheduling.simulation.pages.history.demo_progress"],
+    "job": ["scheduling.simulation.pages.faults.job_fault_form"],
+    "node": ["scheduling.simulation.pages.faults.node_fault_form"],
+}
+# Sets the clocks of nodes that no program of the site can reach, because they are simulated
+SIMULATED_CLOCKS = "scheduling.simulation.client.set_clocks"
 
 ACME_ROLE = environment.database_role(env)  # web, loops or long; empty for management commands
 _database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))

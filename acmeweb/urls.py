@@ -30,6 +30,7 @@ urlpatterns = [
     path("api/v1/", include(api_root.urlpatterns)),
     path("", include("failures.urls")),
     path("", include("scheduling.urls")),
+    path("", include("scheduling.simulation.urls")),
     path("", include("jobs.urls")),
 ]
 

@@ -117,7 +117,7 @@ def run_method(kind: Any, speed: float) -> dict[str, Any]:
 
 @contextmanager
 def start_bench_cluster(speed: float) -> Iterator[BenchCluster]:
-    from tests.cluster.running import ClusterProcess
+    from tests.scheduling.simulation.slurm.running import ClusterProcess
 
     clear_database()
     with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
@@ -356,7 +356,7 @@ class OneJobPerDataset:
 
 def _inference_share(dataset: Any) -> float:
     """Return the share of inference in a job that does both; random factors stretch both alike."""
-    from scheduling.slurmsim.scripts.evaluation_jobs import dataset_cost
+    from scheduling.simulation.machines.scripts.evaluation_jobs import dataset_cost
 
     cost = dataset_cost(dataset.name, dataset.samples)
     return float(cost.gpu_s / (cost.gpu_s + cost.score))

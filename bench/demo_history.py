@@ -27,9 +27,9 @@ def main():
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
     django.setup()
-    from scheduling.bundled.sites import history_settings
-    from scheduling.drill.history import SiteHistory, simulate_history
-    from scheduling.drill.history_figures import compare_failures, compare_jobs
+    from scheduling.simulation.demo.sites import history_settings
+    from scheduling.simulation.drill.history import SiteHistory, simulate_history
+    from scheduling.simulation.drill.history_figures import compare_failures, compare_jobs
 
     nodes = NODES[options.cluster]
     settings = history_settings(options.cluster, days=options.days, nodes=nodes, gpus_per_node=8, seed=options.seed)

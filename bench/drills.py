@@ -18,12 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scheduling.drill import figures
-from scheduling.drill.counts import percentiles
-from scheduling.drill.faults import SCENARIOS
-from scheduling.drill.run import DrillResult, run_drill
-from scheduling.drill.values import DrillPlan
-from scheduling.slurmsim.faults import FaultKind
+from scheduling.simulation.drill import figures
+from scheduling.simulation.drill.counts import percentiles
+from scheduling.simulation.drill.faults import SCENARIOS
+from scheduling.simulation.drill.run import DrillResult, run_drill
+from scheduling.simulation.drill.values import DrillPlan
+from scheduling.simulation.machines.faults import FaultKind
 
 DRILL_COLUMNS = ("seed", "cured", "stops", "restarts", "cordons", "false", "named", "p50", "p95", "p95 w/o", *SCENARIOS)
 ERROR_COUNTS = ("wrong_stops", "wrong_restarts", "false_cordons")

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.acceptance.instance import running  # noqa: E402
-from tests.cluster.running import ClusterProcess  # noqa: E402
+from tests.scheduling.simulation.slurm.running import ClusterProcess  # noqa: E402
 
 SUBMIT_INTERVAL_S = 0.5
 WARMUP_S = 20.0

@@ -294,7 +294,7 @@ def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) ->
 
 def measure_starts() -> dict[str, Any]:
     from tests.backends.real_slurm import RealSlurm, missing_programs
-    from tests.cluster.running import ClusterProcess
+    from tests.scheduling.simulation.slurm.running import ClusterProcess
 
     figures: dict[str, Any] = {}
     with (

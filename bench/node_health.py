@@ -27,11 +27,12 @@ from failures.detection.findings import Severity  # noqa: E402
 from jobs.models import Node  # noqa: E402
 from scheduling.backends import telemetry  # noqa: E402
 from scheduling.loops import telemetry as sample  # noqa: E402
-from scheduling.slurmsim import dcgm_exporter  # noqa: E402
-from scheduling.slurmsim.controller import ClusterController  # noqa: E402
-from scheduling.slurmsim.faults import FaultKind, FaultModel  # noqa: E402
-from scheduling.slurmsim.scripts.play import SimulatedExecutor  # noqa: E402
-from scheduling.slurmsim.values import SimulatorSnapshot, build_nodes  # noqa: E402
+from scheduling.simulation.machines import dcgm_exporter  # noqa: E402
+from scheduling.simulation.machines.faults import FaultKind, FaultModel  # noqa: E402
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor  # noqa: E402
+from scheduling.simulation.machines.values import build_nodes  # noqa: E402
+from scheduling.simulation.slurm.controller import ClusterController  # noqa: E402
+from scheduling.simulation.slurm.values import SimulatorSnapshot  # noqa: E402
 
 START_TIME_S, SCRAPE_INTERVAL_S = 1_800_000_000.0, 15.0
 VISIBLE_BREAKAGES = {

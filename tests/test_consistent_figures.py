@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from failures.models import Diagnosis
 from jobs.core.charts.gpu_map import FREE_GPU
 from jobs.models import Event, TokenScope, clock
-from scheduling.bundled import demo
-from scheduling.bundled.history import write
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.ledger_periods import store_periods_once
 from scheduling.queries.ledger_table import GROUPINGS
+from scheduling.simulation.demo import users
+from scheduling.simulation.demo.history import write
 from tests import make
 from tests.jobs.api import api_make
 from tests.page_text import page_text
@@ -34,7 +34,7 @@ def history(rows_for_module):
     """Thirty days of two small clusters, and jobs that run and wait now."""
     seren = make.cluster(name="seren", nodes=4)
     kalos = make.cluster(name="kalos", nodes=3, address="kubernetes:///etc/acme/tokens/kalos")
-    demo.create_teams_and_users()
+    users.create_teams_and_users()
     write.reserve_keys()
     write.write_history(dict.fromkeys((seren, kalos), lambda logs: None), clock.now(), lambda share: None, days=DAYS)
     outage = {"node": seren.nodes.first(), "cluster": seren, "at": clock.now() - timedelta(days=3)}

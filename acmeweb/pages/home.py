@@ -29,7 +29,6 @@ from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.web.page import PageQuery, render_page
-from scheduling.pages.demo import history_state
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +93,6 @@ def home_page(request: HttpRequest) -> HttpResponse:
     clusters = cache(lambda: cluster_summaries(now))
     context = {
         "now": now,
-        "demo_history": history_state,
         "key_figures": cache(lambda: shared_figures(clusters(), now)),
         "incident_figure": cache(lambda: incident_figure(caller, now)),
         "attention": cache(lambda: attention_items(caller, now, shows_all=shows_all)),

@@ -127,7 +127,7 @@ def _valkey_program(config: InstanceConfig) -> SupervisedProgram:
 
 
 def _cluster_program(config: InstanceConfig) -> SupervisedProgram:
-    module = "scheduling.slurmsim.server"
+    module = "scheduling.simulation.slurm.server"
     words = [PYTHON, "-m", module, "--state", str(config.dirs.cluster), "--port", str(config.cluster_port)]
     words += ["--token-file", str(config.dirs.cluster_token), "--min-job-age", str(config.cluster_min_job_age_s)]
     words += [] if config.cluster_accounting else ["--no-accounting"]
@@ -141,7 +141,7 @@ def _cluster_program(config: InstanceConfig) -> SupervisedProgram:
 
 
 def _kubernetes_program(config: InstanceConfig) -> SupervisedProgram:
-    module, dirs = "scheduling.kubesim.server", config.dirs
+    module, dirs = "scheduling.simulation.kubernetes.server", config.dirs
     words = [PYTHON, "-m", module, "--state", str(dirs.kubernetes), "--port", str(config.kubernetes_port)]
     words += ["--token-file", str(dirs.kubernetes_token), "--nodes", KALOS_NODES, "--faults", DEMO_FAULTS]
     return _acme_program(config, name="kubernetes", words=words, orphaned="TERM", patience_s=14, module=module)

@@ -33,8 +33,8 @@ from scheduling.backends.kubernetes.connection.access import load_connection, pa
 from scheduling.backends.kubernetes.driving.parallel import CONNECTIONS
 from tests.backends.kubernetes.real_kubernetes import pod
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare, read_file
-from tests.kubesim.running import KubernetesProcess
 from tests.real_kubernetes import run_program
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 GANG_GOAL_S, STARTS_GOAL, CREATE_SHARE_GOAL, TURN_GOAL_S = 3.0, 100.0, 0.5, 1.0
 BATCH = 32  # of one claim of commands

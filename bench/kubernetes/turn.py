@@ -50,7 +50,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     from tests.backends.kubernetes.simulated_kubernetes import prepare
-    from tests.kubesim.running import KubernetesProcess
+    from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
     arguments = ("--nodes", str(options.nodes), "--lease-s", "10", "--node-grace-s", "600", "--node-check-s", "5")
     with KubernetesProcess(home / "kalos", *arguments) as kalos:

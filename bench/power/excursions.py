@@ -79,7 +79,7 @@ class Room:
         from jobs.models import Cluster
         from scheduling.models import PowerBudget
         from tests import make
-        from tests.cluster.running import ClusterProcess
+        from tests.scheduling.simulation.slurm.running import ClusterProcess
 
         home = stack.enter_context(tempfile.TemporaryDirectory(prefix="acme-bench-"))
         process = stack.enter_context(ClusterProcess(Path(home), "--nodes", str(NODES)))

@@ -69,7 +69,7 @@ def machine() -> str:
 
 
 def compare_doors(trace: Trace, policy: str, setting: ReplaySetting) -> bool:
-    from scheduling.loops.virtual_time import starts_on_virtual_cluster
+    from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
 
     replayed = time_door("replay", policy, lambda: run_policy(trace, policy, setting).starts)
     live = time_door("live", policy, lambda: starts_on_virtual_cluster(trace, policy, setting))

@@ -67,7 +67,7 @@ def live_completion_s(trace: Trace, setting: ReplaySetting) -> tuple[float, floa
     """The mean completion time on a live cluster, and the seconds and CPU seconds that the run took."""
     with ExitStack() as stack:
         start_database(stack)
-        from scheduling.loops.virtual_time import starts_on_virtual_cluster
+        from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
 
         began, spent = time.perf_counter(), time.process_time()
         starts = starts_on_virtual_cluster(trace, "qssf", setting)

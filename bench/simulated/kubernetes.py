@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.kubesim.make import pod
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.make import pod
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 PODS = "/api/v1/namespaces/default/pods"
 LIST_GOAL_S, STARTS_GOAL = 1.0, 100.0

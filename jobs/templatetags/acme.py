@@ -15,6 +15,7 @@ from django.conf import settings
 from django.template.defaultfilters import floatformat
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString, mark_safe
 
 from jobs.core import slurm_notation
@@ -48,6 +49,13 @@ def nav_link(context: Any, name: str, label: str) -> SafeString:
     is_current = current in {name, *SECTION_PAGES.get(name, ())}
     mark = mark_safe(' aria-current="page"') if is_current else ""
     return format_html('<a href="{}"{}>{}</a>', reverse(name), mark, label)
+
+
+@register.simple_tag(takes_context=True)
+def extras(context: Any, slot: str, subject: Any = None) -> SafeString:
+    """What other apps add at this place of a page (setting PAGE_EXTRAS)."""
+    renderers = map(import_string, settings.PAGE_EXTRAS.get(slot, ()))
+    return mark_safe("".join(render(context["request"], subject) for render in renderers))  # noqa: S308 - templates
 
 
 @register.simple_tag

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 from django.utils.text import capfirst
 
 from jobs.models import Cluster
-from scheduling.clusters import simulator
 from scheduling.clusters.clock_command import ClocksNotSet, run_clock_command
-from scheduling.clusters.simulator import SimulatorError
 
 SetClocks = Callable[[Cluster, Mapping[str, int | None]], None]
 
@@ -27,10 +26,7 @@ def set_clocks(cluster: Cluster, clocks: Mapping[str, int | None]) -> None:
         timeout_s = settings.ACME_POWER_CAP_TIMEOUT_S
         run_clock_command(settings.ACME_POWER_CAP_COMMAND, cluster.name, clocks, timeout_s=timeout_s)
         return
-    try:
-        simulator.set_clocks(cluster, clocks)
-    except SimulatorError as error:
-        raise ClocksNotSet(str(error)) from None
+    import_string(settings.SIMULATED_CLOCKS)(cluster, clocks)
 
 
 def missing_means(cluster: Cluster) -> str:

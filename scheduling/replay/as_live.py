@@ -8,9 +8,9 @@ of whole nodes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,31 +36,6 @@ def starts_sha256(starts: Iterable[StartRecord]) -> str:
     """The hash of all starts in order: job, time and nodes of each."""
     lines = (f"{row} {at - VIRTUAL_BEGIN_S:.0f} {' '.join(map(str, nodes))}\n" for row, at, nodes in starts)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def door_report(door: str, policy: str, trace: Trace, starts: Sequence[StartRecord]) -> dict[str, Any]:
-    """The results that both doors can report. A preempted job starts more than once; its first start counts."""
-    first: dict[int, float] = {}
-    for row, at, _ in starts:
-        first.setdefault(row, at)
-    waits = [at - float(trace.submit_s[row]) for row, at in first.items()]
-    return {
-        "policy": policy,
-        "door": door,
-        "jobs": len(trace),
-        "jobs_started": len(first),
-        "starts": len(starts),
-        "mean_wait_s": sum(waits) / len(waits) if waits else 0.0,
-        "starts_sha256": starts_sha256(starts),
-    }
-
-
-def door_line(report: Mapping[str, Any]) -> str:
-    """The report as one line of text."""
-    return (
-        f"{report['policy']} ({report['door']}): {report['jobs_started']:,} of {report['jobs']:,} jobs started,"
-        f" mean wait {report['mean_wait_s']:,.0f} s, starts {report['starts_sha256'][:16]}"
-    )
 
 
 def trace_as_live(trace: Trace, gpus_per_node: int) -> Trace:

@@ -16,11 +16,9 @@ from jobs.traces.trace import Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import (
-    LIVE_POLICIES,
     POLICY_RULES,
     InvalidPolicySettings,
     UnknownPolicy,
-    live_rules_factory,
     policy_rules,
     rules_factory,
 )
@@ -53,35 +51,6 @@ class InvalidReplaySetting(ValueError):
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
         self.field, self.why = field, why
-
-
-def check_door(
-    policies: Sequence[str], setting: ReplaySetting, special: Mapping[str, Mapping[str, object]] | None = None
-) -> None:
-    """Refuse what a live cluster does not have, or what would differ from it by chance. `special` are the settings of
-    policies."""
-    for name, settings in (special or {}).items():
-        try:
-            live_rules_factory(name, settings)
-        except InvalidPolicySettings as bad:
-            raise InvalidReplaySetting("policy_settings", f"{name}: {bad}") from None
-    for name in policies:
-        if name not in LIVE_POLICIES:
-            raise InvalidReplaySetting("policy", f"{name} is not offered on live clusters: {', '.join(LIVE_POLICIES)}")
-    if setting.placement not in PLACEMENTS:
-        raise InvalidReplaySetting("placement", f"{setting.placement} is not offered on live clusters")
-    unsupported = {
-        "faults": setting.faults,
-        "vcs": setting.pools,
-        "noise": setting.noise != "none",
-        "checkpoint_s": setting.checkpoint_s,
-        "preemption_cost": setting.preemption_cost != "none",
-        "sleep": setting.power and setting.power.has_sleep,
-        "price_per_kwh": setting.power and setting.power.price_per_kwh is not None,
-        "energy": setting.power and setting.power.budget_kw is None,
-    }
-    if used := next((name for name, value in unsupported.items() if value), None):
-        raise InvalidReplaySetting(used, "cannot be combined with --door")
 
 
 def parse_policies(names: str | Sequence[str]) -> list[str]:

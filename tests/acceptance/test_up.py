@@ -7,10 +7,10 @@ import socket
 import httpx
 import pytest
 
-from scheduling.slurmsim.execution.accounts import DEFAULT_UIDS
+from scheduling.simulation.machines.execution.accounts import DEFAULT_UIDS
 from tests.acceptance.instance import Instance
-from tests.cluster.running import is_alive
 from tests.patience import PATIENCE_S, until
+from tests.scheduling.simulation.slurm.running import is_alive
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

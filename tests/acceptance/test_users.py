@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acmeweb.services import users
-from scheduling.slurmsim.execution.accounts import DEFAULT_UIDS
+from scheduling.simulation.machines.execution.accounts import DEFAULT_UIDS
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 

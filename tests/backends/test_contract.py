@@ -13,8 +13,8 @@ from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site, SleepContract
 from tests.backends.real_slurm import SHARDS_PER_GPU, started_or_skipped
-from tests.cluster.running import ClusterProcess
 from tests.scheduling.away import Away, check_outage_costs_no_job
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 POWER_TIMES = ("--suspend-s", "0.5", "--boot-s", "1")
 
@@ -136,7 +136,7 @@ class TestSimulated(BackendContract, SleepContract):
 
 class TestExecuting(BackendContract):
     test_multi_node_job_gets_all_its_nodes = None  # this machine is only one node
-    # tests/cluster/test_execute.py kills its own server, and has a clock that does not need minutes
+    # tests/scheduling/simulation/slurm/test_execute.py kills its own server, and has a clock that does not need minutes
     test_node_failure_ends_its_jobs_and_the_node_comes_back = None
     test_jobs_survive_a_restart_of_the_controller = None
     test_outage_raises_unreachable_and_loses_no_job = None

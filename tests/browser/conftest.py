@@ -24,8 +24,8 @@ from acmeweb.loops.table import ALL_LOOPS
 from jobs.models import Loop, TeamRole, clock
 from tests import make
 from tests.browser.chromium import CHROMIUM, FLAGS
-from tests.cluster.running import is_alive
 from tests.patience import PATIENCE_S, until
+from tests.scheduling.simulation.slurm.running import is_alive
 
 expect.set_options(timeout=PATIENCE_S * 1000)
 

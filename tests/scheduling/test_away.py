@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from tests.cluster.running import ClusterProcess
 from tests.scheduling.away import Away, check_outage_costs_no_job
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 
 def test_outage_of_two_minutes_costs_no_job(db, tmp_path):

@@ -12,8 +12,8 @@ from acmeweb.services import parent_guard, ports, supervisor
 from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.preflight import make_directories
 from acmeweb.services.programs import InstanceConfig, SupervisedProgram, program_table
-from scheduling.kubesim.options import parse_options
-from scheduling.slurmsim.server import SHUTDOWN_TIMEOUT_S
+from scheduling.simulation.kubernetes.options import parse_options
+from scheduling.simulation.slurm.server import SHUTDOWN_TIMEOUT_S
 from tests.patience import until
 
 ALWAYS = ["workers", "web"]
@@ -57,7 +57,7 @@ def test_clusters_of_the_demo_have_their_own_programs(wish):
     assert "kubernetes" in kalos and "cluster" not in kalos
     (wish.dirs.secrets / "kubernetes").write_text("token")
     words = shlex.split(both["kubernetes"].command)
-    parse_options(words[words.index("scheduling.kubesim.server") + 1 :])  # no option is unknown
+    parse_options(words[words.index("scheduling.simulation.kubernetes.server") + 1 :])  # no option is unknown
 
 
 def test_paths_with_odd_characters_survive(wish):

@@ -1,10 +1,9 @@
-"""Replay a trace under one or more policies and compare them. Needs no database and no server, except --door live.
+"""Replay a trace under one or more policies and compare them. Needs no database and no server.
 
 manage.py simulate trace.csv.gz --policy fifo,sjf,easy --nodes 80
 manage.py simulate trace.csv.gz --policy easy,my_module:MyPolicy --nodes 80
 manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json report.json
 manage.py simulate acme:seren --jobs 20000 --policy fifo,easy --power-budget-kw 1400 --price-per-kwh 0.2 --sleep
-manage.py simulate trace.csv.gz --policy fair --nodes 80 --door live --json live.json
 manage.py simulate trace.csv.gz --policy easy --nodes 12 --gpu-types h100=4,a100=8 --gpu-speeds speeds.csv
 """
 
@@ -15,7 +14,7 @@ import sys
 import time
 import traceback
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,12 @@ from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import POLICY_RULES, policy_rules
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import MissingLibrary
-from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.management.text_files import open_text
 from scheduling.replay import acme_trace, plots, report, requests
-from scheduling.replay.as_live import StartRecord, door_line, door_report, trace_as_live
 from scheduling.replay.job_profiles import InvalidProfiles, table_rows
 from scheduling.replay.power_jobs import PowerUnavailable
 from scheduling.replay.requests import InvalidReplaySetting
-from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting, replayable_rows, run_policy
+from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
 from scheduling.replay.timed_runs import measure_run
 
 USER_ERRORS = (
@@ -143,13 +140,6 @@ class Command(BaseCommand):
         )
         add("--price-per-kwh", type=float, metavar="PRICE", help="report the cost of energy; implies --energy")
         add("--sleep", action="store_true", help="report what sleeping nodes would save; implies --energy")
-        add(
-            "--door",
-            choices=tuple(DOORS),
-            help="compare live decisions with a replay; both reports contain starts_sha256 over job, time and nodes."
-            " live: decide through the database rows, snapshots and turns of a live cluster, in virtual time; nothing"
-            " is stored. replay: decide with the same knowledge in the replay",
-        )
         add("--jobs", type=int, help="acme: number of synthetic jobs")
         add("--seed", type=int, default=0, help="seed of the jobs, the faults and the noise")
         add("--json", metavar="FILE", help="write the report to FILE; with - only the report is written, to stdout")
@@ -168,9 +158,6 @@ class Command(BaseCommand):
             if options["plots"]:
                 plots.check_plots(options["plots"])
             self._warn_bad_rows(history)
-            if options["door"]:
-                self._compare_door(history, policies, setting, special, options)
-                return
             runs, summaries = [], []
             for name in policies:
                 run, summary = self._run_policy(history, name, replace(setting, policy_settings=special.get(name, {})))
@@ -182,27 +169,6 @@ class Command(BaseCommand):
         self._write_distances(trace, history, options["json"])
         if options["plots"]:
             plots.draw(runs, Path(options["plots"]))
-
-    def _compare_door(
-        self,
-        history: Trace,
-        policies: Sequence[str],
-        setting: ReplaySetting,
-        special: Mapping[str, Mapping[str, object]],
-        options: dict[str, Any],
-    ) -> None:
-        requests.check_door(policies, setting, special)
-        if options["plots"]:
-            raise InvalidReplaySetting("plots", "cannot be combined with --door")
-        as_live = replace(setting, as_live=True)
-        trace = replayable_rows(trace_as_live(history, setting.gpus_per_node), as_live)
-        reports = []
-        for name in policies:
-            began = time.perf_counter()
-            starts = DOORS[options["door"]](trace, name, replace(as_live, policy_settings=special.get(name, {})))
-            reports.append(door_report(options["door"], name, trace, starts) | {"wall_s": time.perf_counter() - began})
-        text = json.dumps({"runs": reports}, indent=2, allow_nan=False)
-        self._write_text(text, "\n".join(map(door_line, reports)), options["json"])
 
     def _load_trace(self, trace: str, options: dict[str, Any]) -> tuple[Trace, int | None]:
         site_name = trace.removeprefix("acme:")
@@ -273,13 +239,6 @@ class Command(BaseCommand):
             out.write("\nmaximum distance from the published curves, in percentage points:")
             for distance in acme_trace.distances(history, site):
                 out.write(f"  {distance}")
-
-
-def _replayed_starts(trace: Trace, policy: str, setting: ReplaySetting) -> Sequence[StartRecord]:
-    return run_policy(trace, policy, setting).starts
-
-
-DOORS = {"live": starts_on_virtual_cluster, "replay": _replayed_starts}
 
 
 def policy_error_text(rules: type[PolicyRules], error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 NAMESPACE = "acme-jobs"
 TEMPLATE = {"namespace": NAMESPACE, "image": "registry.example/train:1"}

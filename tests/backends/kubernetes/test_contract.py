@@ -16,7 +16,7 @@ from tests.backends.contract import BackendContract, Site
 from tests.backends.kubernetes.objects import template as pod_spec
 from tests.backends.kubernetes.real_kubernetes import RealKubernetes, pod, started_or_skipped
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes, prepare
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 SILENT_S = 2  # until the pods of a silent node are evicted
 LEAVE_SILENT_NODES = {

@@ -6,8 +6,8 @@ from contextlib import closing
 
 from jobs.core.lifecycle import NodeFlag, NodeState
 from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes, prepare
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 NODE = "kalos-001"
 

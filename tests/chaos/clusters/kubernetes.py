@@ -18,14 +18,14 @@ import httpx
 import yaml
 
 from scheduling.backends.kubernetes.ownership import KEY_LABEL
-from scheduling.kubesim.persistence import ClusterDatabase
+from scheduling.simulation.kubernetes.persistence import ClusterDatabase
 from tests.acceptance.instance import Instance
 from tests.chaos.clusters.base import StormCluster
 from tests.chaos.effects import Effect
 from tests.chaos.people import Caller
 from tests.chaos.proxy import Proxy
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 NAMESPACE, TENANTS = "acme-jobs", "tenants"
 TOKEN_S = 86_400

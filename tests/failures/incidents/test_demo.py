@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from failures.diagnosis.labels import LABELS
-from scheduling.slurmsim.failure_reasons import REASON_NAMES
-from scheduling.slurmsim.scripts.failure_output import FailureContext, failure_lines
+from scheduling.simulation.machines.failure_reasons import REASON_NAMES
+from scheduling.simulation.machines.scripts.failure_output import FailureContext, failure_lines
 from tests.failures import make
 
 pytestmark = pytest.mark.django_db

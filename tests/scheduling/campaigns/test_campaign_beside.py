@@ -17,8 +17,8 @@ from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.turn import run_turn
 from scheduling.models import Campaign, Shard
 from tests import make
-from tests.cluster.running import ClusterProcess
 from tests.patience import until
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(2700)]
 

@@ -20,8 +20,8 @@ from scheduling.loops.turn import run_turn
 from scheduling.models import Campaign, Evaluation, Staging, SuiteDataset
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
-from tests.cluster.running import ClusterProcess
 from tests.patience import until
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(2700)]
 

@@ -19,8 +19,8 @@ from scheduling.backends.slurm import SLURM_TRAITS
 from scheduling.backends.telemetry import ExporterPage, GpuReading
 from scheduling.clusters import connection_test
 from scheduling.clusters.connection_test import ConnectionSettings
-from tests.cluster.running import ClusterProcess
 from tests.patience import PATIENCE_S
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ALLOWED = AllowedPaths(var="/no-installation", token_dirs=(tempfile.gettempdir(),))

@@ -17,10 +17,10 @@ from scheduling.loops.turn import run_turn
 from scheduling.models import PowerBudget, PowerCap
 from tests import make
 from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
-from tests.cluster.running import ClusterProcess
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
 from tests.scheduling.power.cap_make import POLL, budget
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LONG = {"environment": {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}}

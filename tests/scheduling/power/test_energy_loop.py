@@ -25,11 +25,12 @@ from scheduling.backends import telemetry
 from scheduling.loops.power.energy import clusters_with_telemetry, count_energy_once, delete_old_energy
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.queries import energy
-from scheduling.slurmsim import dcgm_exporter
-from scheduling.slurmsim.power_meters import PowerMeters, node_power_w
-from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from scheduling.simulation.machines import dcgm_exporter
+from scheduling.simulation.machines.power_meters import PowerMeters, node_power_w
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor
 from tests import make
-from tests.cluster.make import NODES, NOW, controller, request
+from tests.scheduling.simulation.machines.make import NODES, NOW, request
+from tests.scheduling.simulation.slurm.make import controller
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)

@@ -1,32 +1,28 @@
 """A live cluster in virtual time starts the same jobs in the same order on the same nodes as a replay."""
 
 import dataclasses
-import io
-import json
 
 import numpy as np
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, Event, Job
-from jobs.traces.files import write_trace
 from jobs.traces.trace import trace_from_columns
-from scheduling.actions.temporary_tables import temporary_tables
-from scheduling.actions.virtual_cluster import VirtualCluster
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.gpu_speeds import SpeedEntry
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
-from scheduling.loops.virtual_time import starts_on_virtual_cluster
 from scheduling.replay.as_live import starts_sha256, trace_as_live
 from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 from tests import make
+from tests.scheduling.replay.temporary_tables import temporary_tables
+from tests.scheduling.replay.virtual_cluster import VirtualCluster
+from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
 
 SETTING = ReplaySetting(nodes=3, gpus_per_node=4, nodes_per_leaf=2, as_live=True, best_effort=("evaluation",))
 POLICIES = [
@@ -238,43 +234,6 @@ def test_job_that_needs_more_than_the_budget_comes_through_neither_door():
 
 
 @pytest.mark.django_db
-def test_both_doors_report_the_same_hash_and_leave_no_rows(tmp_path):
-    path = tmp_path / "week.csv"
-    jobs = {"submit_s": [0, 1, 2, 3], "runtime_s": [100.4, 10, 20, 0], "gpus": [8, 12, 4, 1], "users": list("abab")}
-    with path.open("w") as out:
-        write_trace(trace_from_columns("week", **jobs), out)
-
-    def report(door):
-        out = io.StringIO()
-        words = ("--policy", "fair,easy", "--nodes", "2", "--door", door, "--json", "-")
-        call_command("simulate", str(path), *words, stdout=out)
-        return json.loads(out.getvalue())["runs"]
-
-    live, replayed = report("live"), report("replay")
-
-    assert [run["starts_sha256"] for run in live] == [run["starts_sha256"] for run in replayed]
-    assert [(run["policy"], run["door"], run["jobs_started"]) for run in live] == [
-        ("fair", "live", 4),
-        ("easy", "live", 4),
-    ]
-    assert (Cluster.objects.count(), Job.objects.count()) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("words", "field"),
-    [(("--sleep",), "sleep"), (("--price-per-kwh", "0.2"), "price_per_kwh"), (("--energy",), "energy")],
-    ids=["sleep", "price", "energy"],
-)
-def test_figures_of_power_that_no_start_depends_on_are_refused(tmp_path, words, field):
-    path = tmp_path / "week.csv"
-    with path.open("w") as out:
-        write_trace(trace_from_columns("week", submit_s=[0], runtime_s=[1], gpus=[1]), out)
-
-    with pytest.raises(CommandError, match=f"{field}: cannot be combined with --door"):
-        call_command("simulate", str(path), "--policy", "fifo", "--nodes", "2", "--door", "live", *words)
-
-
-@pytest.mark.django_db
 def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
     trace = drawn_trace([(0, 1, float("nan"), 1, "a", "x", "sft")])
 
@@ -283,25 +242,6 @@ def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
         virtual.submit([0], float(trace.submit_s[0]))
 
     assert Job.objects.values("public_id", "team", "user", "cluster").distinct().count() == 2
-
-
-def test_setting_that_a_live_cluster_cannot_have_is_refused(tmp_path):
-    path = tmp_path / "week.csv"
-    with path.open("w") as out:
-        write_trace(trace_from_columns("week", submit_s=[0], runtime_s=[1], gpus=[1]), out)
-    words = (
-        "--policy",
-        "tiresias",
-        "--nodes",
-        "2",
-        "--door",
-        "replay",
-        "--policy-settings",
-        '{"tiresias": {"promote": 8}}',
-    )
-
-    with pytest.raises(CommandError, match="policy_settings: tiresias: promote: is only available in replays"):
-        call_command("simulate", str(path), *words)
 
 
 @pytest.mark.django_db

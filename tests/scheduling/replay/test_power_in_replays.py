@@ -296,7 +296,6 @@ ERRORS = {
     "faults": (("--energy", "--faults", "rates"), "faults: cannot be combined with energy"),
     "placement": (("--power-budget-kw", "900", "--placement", "exact"), "placement exact does not support power"),
     "sleep without nodes": (("--sleep", "--placement", "count"), "sleep: needs a placement on nodes"),
-    "door": (("--energy", "--door", "replay"), "energy: cannot be combined with --door"),
 }
 
 

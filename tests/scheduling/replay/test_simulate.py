@@ -231,7 +231,6 @@ def test_table_of_results_says_how_many_jobs_shared_gpus(named_jobs, profiles_fi
         ([",40,2000"], ["--policy", "lucid"], "line 2: name '' is not a name"),
         (["a,4,2", "a,4,2"], ["--policy", "lucid"], "line 3: duplicate entry 'a'"),
         (["bert-1,40,2000"], ["--policy", "lucid", "--energy", "--best-effort", ""], "lucid packs jobs, which energy"),
-        (["bert-1,40,2000"], ["--policy", "lucid", "--door", "replay"], "lucid is not offered on live clusters"),
         ([], ["--policy", "lucid"], "profiles: is needed with pair_speeds"),
     ],
 )
@@ -333,9 +332,6 @@ def test_invalid_quota_is_rejected_with_its_line(teams, quota_file, row, sentenc
         (["{file}", "--nodes", "3", "--policy", ":Rules"], "policy: :Rules cannot be imported: "),
         (["{file}", "--nodes", "3", "--policy", "json:loads"], "policy: json:loads is not a subclass of PolicyRules"),
         (["{file}", "--nodes", "3", "--policy", "json:none"], "policy: json:none is not a subclass of PolicyRules"),
-        (["{file}", "--nodes", "3", "--door", "live", "--policy", "srtf"], "policy: srtf is not offered on live"),
-        (["{file}", "--nodes", "3", "--door", "replay", "--faults", "rates"], "faults: cannot be combined with --door"),
-        (["{file}", "--nodes", "3", "--door", "live", "--placement", "count"], "placement: count is not offered"),
         (["/nowhere", "--nodes", "3"], "cannot be read"),
         (["acme:mars"], "not one of acme:seren, acme:kalos"),
         (["acme:kalos", "--jobs", "0"], "jobs: must be at least 1"),

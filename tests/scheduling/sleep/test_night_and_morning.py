@@ -16,8 +16,8 @@ from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.models import NodeSleep, NodeSleepState
 from tests import make
 from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
-from tests.cluster.running import ClusterProcess
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
+from tests.scheduling.simulation.slurm.running import ClusterProcess
 from tests.scheduling.sleep.night import SETTINGS, Night
 from tests.scheduling.sleep.receiver import site_webhook
 

@@ -15,8 +15,8 @@ from scheduling.backends.kubernetes.pod_script import PROCESS_VARIABLE
 from tests.backends.contract import LONG, Site, is_running
 from tests.backends.kubernetes.real_kubernetes import started_or_skipped
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes, prepare
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 SHAPES = {"indexed-jobs": (), "job-sets": ("--job-sets",), "plain-pods": ("--kubernetes", "1.20")}
 

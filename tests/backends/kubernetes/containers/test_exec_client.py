@@ -18,7 +18,7 @@ from acmeweb.common.http_client import RequestDeadline
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
 from scheduling.backends.kubernetes.api_errors import ApiRefusal
 from scheduling.backends.kubernetes.containers.exec_client import MAX_OUTPUT_BYTES, ContainerPlace, ExecClient
-from scheduling.kubesim import pki
+from scheduling.simulation.kubernetes import pki
 from tests.backends.kubernetes.containers.exec_server import SUCCESS, connection, failure, serving
 from tests.patience import PATIENCE_S
 

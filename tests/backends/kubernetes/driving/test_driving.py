@@ -26,8 +26,8 @@ from scheduling.backends.base import (
 from scheduling.backends.kubernetes.pod_objects import ApiFeatures, owner_object
 from scheduling.backends.kubernetes.pod_template import parse_pod_template
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes, prepare
-from tests.kubesim.running import KubernetesProcess
 from tests.patience import until
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 SHAPES = {"indexed-jobs": (), "plain-pods": ("--kubernetes", "1.20")}
 PODS, CONFIG_MAPS = (f"/api/v1/namespaces/{NAMESPACE}/{plural}" for plural in ("pods", "configmaps"))

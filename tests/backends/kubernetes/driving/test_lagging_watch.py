@@ -11,7 +11,7 @@ from jobs.core.lifecycle import FINAL_STATES, State
 from tests.backends.kubernetes.driving.test_driving import PODS, SHAPES, gang, has_ended, running, until_seen
 from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes, prepare, write_kubeconfig
 from tests.chaos.proxy import Proxy
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 LAG_S = 3600.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.backends.kubernetes.driving.test_driving import gang, has_ended, running, until_seen
 from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes, prepare
-from tests.kubesim.running import KubernetesProcess
+from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""A simulated datacenter: machines, the servers of Slurm and Kubernetes clusters on them, drills and the demo."""

@@ -1,0 +1,1 @@
+"""Container of the management commands; no other code belongs here."""
