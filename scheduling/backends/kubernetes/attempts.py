@@ -23,7 +23,7 @@ from jobs.core.lifecycle import State
 
 from .ends import CAUSES, PodEnd, failure_order, pod_end, with_cause
 from .plans import AttemptPlan
-from .pods import Pod, time_limit_reached_at
+from .pods import Pod
 from .workloads import Workload
 
 OLDEST = datetime.min.replace(tzinfo=UTC)
@@ -167,15 +167,7 @@ def _first_failure(attempt: OwnAttempt, lost_nodes: Collection[str], late: Colle
         for uid, node in zip(plan.admitted, plan.nodes, strict=False)
     ]
     failures = sorted((end for end in ends if end and end.state != State.COMPLETED), key=failure_order)
-    return _with_time_limit(attempt, failures[0]) if failures else None
-
-
-def _with_time_limit(attempt: OwnAttempt, end: PodEnd) -> PodEnd:
-    """A Job that reaches its time limit deletes its pods first, and says why when they have ended."""
-    limits = [time_limit_reached_at(part.started_at, part.time_limit) for part in attempt.parts]
-    if end.state == State.CANCELLED and end.at and any(reached and reached <= end.at for reached in limits):
-        return replace(end, state=State.TIMEOUT, reason="DeadlineExceeded")
-    return end
+    return failures[0] if failures else None
 
 
 def _member_end(pod: Pod | None, node: str, lost_nodes: Collection[str]) -> PodEnd | None:

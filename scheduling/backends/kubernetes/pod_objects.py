@@ -180,7 +180,8 @@ def _suspend(template: PodTemplate) -> dict[str, bool]:
 def _job_spec(
     request: SubmitRequest, template: PodTemplate, features: ApiFeatures, hosts: Sequence[str]
 ) -> dict[str, Any]:
-    spec = {
+    """The time limit is that of the pods: a limit of the Job would also count the wait for a kubelet."""
+    return {
         "completionMode": "Indexed",
         "completions": len(request.nodes),
         "parallelism": len(request.nodes),
@@ -188,10 +189,9 @@ def _job_spec(
         "ttlSecondsAfterFinished": KEEP_ENDED_S,
         "template": {
             "metadata": _marks(request, template),
-            "spec": {**_pod_spec(request, template, hosts), **_gate(request, features)},
+            "spec": {**_pod_spec(request, template, hosts), **_gate(request, features), **_deadline(request)},
         },
     }
-    return {**spec, **_deadline(request)}
 
 
 def _config_map(

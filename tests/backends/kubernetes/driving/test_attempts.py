@@ -253,17 +253,11 @@ def test_job_set_has_the_cause_of_its_job():
     assert Seen(top, inner).job().state == State.TIMEOUT
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(3600, State.TIMEOUT), (3601, State.CANCELLED)])
-def test_pod_that_was_deleted_when_its_job_reached_the_time_limit_timed_out(seconds, state):
-    """The Job fails later than its pods."""
-    uids = ("uid-acme-k1-1-0",)
-    top = owner(kind="Job", nodes=("n1",), admitted=uids, status={"startTime": "2026-03-01T10:00:00Z"})
-    top["spec"]["activeDeadlineSeconds"] = seconds
-    terminated = {"exitCode": 143, "finishedAt": "2026-03-01T11:00:00Z"}
+def test_job_whose_pod_reached_its_time_limit_timed_out():
+    top = owner(kind="Job", status=finished("Failed", reason="BackoffLimitExceeded"))
+    pod = rank(0, top, ended_pod, phase="Failed", reason="DeadlineExceeded")
 
-    job = Seen(top, rank(0, top, on="n1", phase="Failed", terminated=terminated, **DELETING)).job()
-
-    assert job.state == state
+    assert Seen(top, pod).job().state == State.TIMEOUT
 
 
 def test_failed_job_has_the_reason_of_its_pod():
