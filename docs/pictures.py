@@ -1,9 +1,9 @@
-"""Pictures of every page of a living demo, and those of the README among them.
+"""Pictures of every page of a living demo, and those of the documents among them.
 
     .venv/bin/python docs/pictures.py [--into DIRECTORY] [--after MINUTES]
 
 It starts an instance of its own, as `make up` does, lets its datacenter work for a while (8 minutes unless told
-otherwise), and visits the pages in light and dark. Those that the README shows are put beside this file too.
+otherwise), and visits the pages in light and dark. Those that documents show are put beside this file too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.browser.chromium import CHROMIUM, FLAGS  # noqa: E402
 VIEWPORT = {"width": 1440, "height": 900}
 PAGE_TIMEOUT_MS = 60_000
 RENDER_WAIT_MS = 2_500  # plots and the map are drawn after their data have come
-README_PICTURES = {"now-light", "map-dark", "job-light"}
+DOCUMENT_PICTURES = {"now-light", "map-dark", "job-light"}
 
 PAGES = {
     "now": "/",
@@ -60,7 +60,7 @@ def main() -> None:
     with running(DEMO="1", DEMO_CLUSTERS="seren,kalos") as (instance, password):
         time.sleep(60 * options.after)
         take_screenshots(f"http://127.0.0.1:{instance.port}", password, options.into)
-    for name in sorted(README_PICTURES):
+    for name in sorted(DOCUMENT_PICTURES):
         shutil.copy(options.into / f"{name}.png", HERE / f"{name.rpartition('-')[0]}.png")
 
 

@@ -1,0 +1,1 @@
+"""What users requested, what exists and what happened: jobs, nodes, clusters, teams and their Events."""

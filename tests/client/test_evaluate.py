@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from acme_client import cli, evaluate
@@ -157,16 +156,6 @@ def test_user_with_several_teams_is_told_to_select_one(acme, suite):
         acme("evaluate", "--watch", "/ckpt/run", "-s", "core")
 
     assert cli._error_message(refused.value) == ("team: is missing; you may submit for speech, vision. Set it with -A.")
-
-
-def test_the_suite_of_the_readme_can_be_defined(acme, tmp_path):
-    Cluster.objects.update(log_root="/nonexistent")
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    file = tmp_path / "suite.json"
-    file.write_text(readme.partition("cat > suite.json <<'END'\n")[2].partition("\nEND\n")[0])
-
-    assert acme("suite", file, "-A", "vision").stdout == "core@1\n"
-    assert acme("evaluate", "/checkpoints/a", "-s", "core", "--no-wait", "-A", "vision").exit_code == 0
 
 
 @pytest.mark.parametrize(

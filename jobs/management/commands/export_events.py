@@ -11,7 +11,7 @@ from jobs.queries.event_export import exported_lines
 
 
 class Command(BaseCommand):
-    help = "Write all events as lines of JSON, oldest first. docs/audit.md describes them."
+    help = "Write all events as lines of JSON, oldest first. docs/administrator.md describes them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--after", type=int, default=0, help="Only events after this id.")
