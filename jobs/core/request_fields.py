@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_PRIORITY = 1_000_000
 MAX_IMAGE_LENGTH = 500
+MAX_WCKEY_LENGTH = 100
 DEFAULT_REQUEUE_LIMIT = 3
 
 
@@ -343,6 +344,14 @@ FIELD_GROUPS: dict[str, dict[str, RequestField]] = {
             input=Input(rows=2),
             option=Option("--comment TEXT", sbatch=True),
             in_lists=False,
+        ),
+        "wckey": RequestField(
+            label="Workload key",
+            help="Project or cost center of the cluster's accounting, as for sbatch --wckey.",
+            value=Value(most=MAX_WCKEY_LENGTH, example="climate-2026"),
+            option=Option("--wckey KEY", sbatch=True),
+            in_lists=False,
+            on_page=True,
         ),
         "key": RequestField(
             label="Key",

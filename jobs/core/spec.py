@@ -135,6 +135,7 @@ class JobSpec:
     checkpoint_signal: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
+    wckey: str = ""
     key: str = ""  # name by which other jobs of the request refer to it
 
     @property

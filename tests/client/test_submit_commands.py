@@ -42,6 +42,7 @@ REQUESTS = {
         "gpus_per_node": 8,
         "cpus_per_node": 96,
         "memory_per_node": "512G",
+        "wckey": "climate",
         "gpu_model": "h100",
         "time_limit": "2-12:00:00",
         "workdir": "/home/me/a run",
