@@ -1,12 +1,15 @@
 """Values of the response examples in the API documentation, by field. All of them tell of the same job and incident.
 
 `name` is used for each field of that name. `Shape.name` and `list.name` take precedence where a name has several
-meanings. Fields without a value here are booleans, enumerations and times, whose values `api_examples` chooses.
+meanings. The examples of the fields of a job request are those of its table. Fields without a value are booleans,
+enumerations and times, whose values `api_examples` chooses.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from jobs.core.request_fields import REQUEST_FIELDS
 
 JOB = "01k3v9q2m7t"
 ATTEMPT = f"{JOB}.1"
@@ -40,6 +43,7 @@ PATH_VALUES = {
 }
 
 VALUES: dict[str, Any] = {
+    **{name: field.value.example for name, field in REQUEST_FIELDS.items() if field.value.example is not None},
     # health
     "loop": "recovery",
     "LoopHealth.effect": "failed jobs wait for their restart",
@@ -55,11 +59,9 @@ VALUES: dict[str, Any] = {
     # jobs
     "id": JOB,
     "job": JOB,
-    "name": "llama-7b",
     "title": "RUNNING",
     "state": "RUNNING",
     "code": "R",
-    "kind": "pretrain",
     "cluster": "seren",
     "team": "pretraining",
     "user": "ada",
@@ -68,26 +70,13 @@ VALUES: dict[str, Any] = {
     "reason": "",
     "why": "16 GPUs were free.",
     "hold": "",
-    "priority": 0,
-    "preempt_exempt_time": 1800,
-    "preempt_at_checkpoint": True,
-    "preemptions_per_day": 2,
     "preemption": "Can be preempted after 30 min, then at checkpoints, at most 2 times a day.",
-    "nodes": 2,
-    "gpus_per_node": 8,
     "gpus": 16,
-    "cpus_per_node": 128,
-    "memory_per_node": 1048576,
-    "gpu_model": "h100",
-    "nic_type": "ib-400",
-    "time_limit": 172800,
-    "begin_at": None,
     "Job.deadline_at": "2026-02-02T08:00:00Z",
     "deadline.deadline_at": "2026-02-02T08:00:00Z",
     "deadline.probability": 0.92,
     "deadline.why": "predicted run 3 h ± 40 min, predicted start 31 Jan 12:10 UTC.",
     "deadline.warning": "",
-    "deadline_action": "continue",
     "deadline_probability": 0.92,
     "deadline_why": "predicted run 3 h ± 40 min, predicted start 31 Jan 12:10 UTC.",
     "ended_at": None,
@@ -95,23 +84,11 @@ VALUES: dict[str, Any] = {
     "signal": None,
     "exit": "",
     "requeues": 0,
-    "requeue_limit": 3,
     "array_id": "",
     "array_index": None,
     "array_limit": None,
     "nodelist": "seren-[007-008]",
     "backend_id": "48213",
-    "labels": {"run": "7b"},
-    "comment": "",
-    "command": "torchrun --nnodes 2 train.py --config llama-7b.yaml",
-    "image": "",
-    "mounts": [],
-    "workdir": "/home/ada/llama",
-    "environment": {"OMP_NUM_THREADS": "8"},
-    "checkpoint_dir": "/checkpoints/llama-7b",
-    "checkpoint_interval": 1800,
-    "checkpoint_signal": "",
-    "dependencies": [],
     "jobs": [JOB],
     "number": 1,
     "stop_state": "",
@@ -339,10 +316,7 @@ VALUES: dict[str, Any] = {
     "usage_half_life_hours": 168,
     "gpu_share_kinds": ["evaluation", "debug"],
     "shards_per_gpu": 8,
-    "gpu_shards": 2,
-    "gpu_mps": 25,
     "share_gres": "shard",
-    "mig_profile": "1g.10gb",
     "mig_slices": {"1g.10gb": 7, "3g.40gb": 2},
     "sleep_mode": "propose",
     "sleep_reserve_nodes": 4,

@@ -32,6 +32,7 @@ from failures.incidents import grouping
 from failures.learning import embedding, rule_proposals
 from failures.recovery import resizing
 from jobs.core import display_text, hostlist, masking, parsing, slurm_notation, spec
+from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.logs import job_log, log_search
 from jobs.rest import json_body
 from jobs.rest.errors import InvalidRequestField
@@ -157,7 +158,7 @@ CASES = (
     Case("cells for a terminal", lambda text: table.format_table([("A", lambda row: row)], [text])),  # type: ignore[arg-type]
     Case("lines for a terminal", table.clean_log_text, 256 * KIB),
     # parsing of requests
-    *(Case(f"field {name}", field(name)) for name in spec.JOB_FIELD_READERS),
+    *(Case(f"field {name}", field(name)) for name in REQUEST_FIELDS),
     Case("environment of a request", lambda text: spec.parse({"command": "x", "environment": {"A": text}}, SHAPE)),
     Case("labels of a request", lambda text: spec.parse({"command": "x", "labels": {text: text}}, SHAPE)),
     Case("text field", lambda text: parsing.text_reader(64 * KIB)("comment", text)),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from acme_client.api import Acme, Refused
+from acme_client.request_fields import TEXTS_ON_PAGE
 from acme_client.table import TableRow, clean_text, elapsed_time, format_duration, progress_fields
 
 Pairs = Sequence[tuple[str, str]]
@@ -97,15 +99,17 @@ def _request_pairs(job: TableRow) -> Pairs:
         ("Array", f"{job['array_id']}, task {job['array_index']}" if job["array_id"] else ""),
         ("Labels", _assignments(job["labels"])),
         ("Comment", job["comment"]),
-        ("Image", job["image"]),
-        ("Mounts", ", ".join(job["mounts"])),
-        ("Directory", job["workdir"]),
+        *((field.label, _text(job.get(name))) for name, field in TEXTS_ON_PAGE.items()),
         ("Checkpoints", job["checkpoint_dir"]),
         ("Environment", _assignments(job["environment"])),
         ("Nodes", job["nodelist"]),
         ("Command", job["command"]),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _text(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value or "")
 
 
 def _assignments(values: TableRow) -> str:

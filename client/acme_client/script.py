@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from acme_client.request_fields import DEFAULT_REQUEUE_LIMIT, REQUEST_FIELDS, Notation
+
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 DIRECTIVE_PATTERN = re.compile(r"#(ACME|SBATCH)\s+(.*)")
 PART_PATTERN = re.compile(r"0?\.\d{1,9}", re.ASCII)
@@ -20,7 +22,6 @@ CLOCK_PATTERN = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))? ?([ap]m)?")
 DATE_PATTERN = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?(?:-(.+))?")
 MIG_RESOURCE = "nvidia.com/mig-"
 CLOCK_WORDS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00"}
-TIME_OPTIONS = {"--begin": "begin_at", "--deadline": "deadline_at"}
 
 
 class BadOption(ValueError):
@@ -258,30 +259,23 @@ def _set_tasks_per_node(submit: SubmitOptions, name: str, value: str) -> None:
     submit.tasks_per_node = _parse_whole_number(name, value)
 
 
-def _set_label(submit: SubmitOptions, name: str, value: str) -> None:
-    key, sign, content = value.partition("=")
-    if not sign:
-        raise BadOption(f"{name} {value}: write NAME=VALUE")
-    submit.fields.setdefault("labels", {})[key] = content
+def _pair_setter(field: str) -> OptionSetter:
+    def set_pair(submit: SubmitOptions, name: str, value: str) -> None:
+        key, sign, content = value.partition("=")
+        if not sign:
+            raise BadOption(f"{name} {value[:40]}: write NAME=VALUE")
+        submit.fields.setdefault(field, {})[key] = content
+
+    return set_pair
 
 
 def _add_mounts(submit: SubmitOptions, name: str, value: str) -> None:
     submit.fields.setdefault("mounts", []).extend(word.strip() for word in value.split(",") if word.strip())
 
 
-def _set_variable(submit: SubmitOptions, name: str, value: str) -> None:
-    key, sign, content = value.partition("=")
-    if not sign:
-        raise BadOption(f"{name} {value[:40]}: write NAME=VALUE")
-    submit.fields.setdefault("environment", {})[key] = content
-
-
-def _time_limit_setter(field: str) -> OptionSetter:
-    def set_time_limit(submit: SubmitOptions, name: str, value: str) -> None:
-        if value.upper() not in ("UNLIMITED", "INFINITE"):
-            submit.fields[field] = value
-
-    return set_time_limit
+def _set_time_limit(submit: SubmitOptions, name: str, value: str) -> None:
+    if value.upper() not in ("UNLIMITED", "INFINITE"):
+        submit.fields["time_limit"] = value
 
 
 def _parse_time(name: str, value: str, now: datetime) -> str:
@@ -331,47 +325,48 @@ def _day_of_year(match: re.Match[str], now: datetime) -> datetime:
     return at if year or at > now else at.replace(year=now.year + 1)
 
 
+def _field_setter(field: str, notation: Notation) -> OptionSetter:
+    match notation:
+        case Notation.NUMBER:
+            return _number_setter(field)
+        case Notation.FLAG:
+            return _constant_setter(field, True)
+        case Notation.PAIRS:
+            return _pair_setter(field)
+        case _:
+            return _text_setter(field)
+
+
+FIELD_OPTIONS = [(field.option, name, field.value.notation) for name, field in REQUEST_FIELDS.items() if field.option]
+TIME_OPTIONS = {option.name: field for option, field, notation in FIELD_OPTIONS if notation == Notation.TIME}
 OPTIONS: dict[str, OptionSetter] = {
+    **{
+        option.name: _field_setter(field, notation)
+        for option, field, notation in FIELD_OPTIONS
+        if notation != Notation.TIME
+    },
     "--account": _text_setter("team"),
     "--team": _text_setter("team"),
     "--clusters": _text_setter("cluster"),
     "--cluster": _text_setter("cluster"),
-    "--job-name": _text_setter("name"),
-    "--chdir": _text_setter("workdir"),
     "--nodes": _set_nodes,
     "--cpus-per-task": _set_cpus_per_task,
     "--ntasks-per-node": _set_tasks_per_node,
     "--gpus": _set_total_gpus,
     "--gpus-per-node": _set_gpus_per_node,
     "--gres": _set_gres,
-    "--mem": _text_setter("memory_per_node"),
-    "--time": _time_limit_setter("time_limit"),
-    "--deadline-action": _text_setter("deadline_action"),
-    "--dependency": _text_setter("dependencies"),
-    "--array": _text_setter("array"),
-    "--comment": _text_setter("comment"),
-    "--priority": _number_setter("priority"),
-    "--hold": _constant_setter("hold", True),
-    "--requeue": _constant_setter("requeue_limit", 3),
+    "--time": _set_time_limit,
+    "--requeue": _constant_setter("requeue_limit", DEFAULT_REQUEUE_LIMIT),
     "--no-requeue": _constant_setter("requeue_limit", 0),
-    "--requeue-limit": _number_setter("requeue_limit"),
-    "--kind": _text_setter("kind"),
-    "--image": _text_setter("image"),
     "--container-image": _text_setter("image"),  # of sbatch with Pyxis
     "--mount": _add_mounts,
-    "--gpu-model": _text_setter("gpu_model"),
-    "--nic-type": _text_setter("nic_type"),
-    "--preemptible": _constant_setter("preemptible", True),
-    "--preempt-exempt-time": _text_setter("preempt_exempt_time"),
-    "--preempt-at-checkpoint": _constant_setter("preempt_at_checkpoint", True),
-    "--preemptions-per-day": _number_setter("preemptions_per_day"),
-    "--label": _set_label,
-    "--env": _set_variable,
-    "--checkpoint-dir": _text_setter("checkpoint_dir"),
-    "--checkpoint-interval": _text_setter("checkpoint_interval"),
-    "--signal": _text_setter("checkpoint_signal"),
 }
-SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--preempt-at-checkpoint", "--exclusive"})
+SWITCHES = frozenset(
+    {
+        *("--requeue", "--no-requeue", "--exclusive"),
+        *(option.name for option, _, notation in FIELD_OPTIONS if notation == Notation.FLAG),
+    }
+)
 IGNORED_OPTIONS = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),
@@ -380,19 +375,11 @@ IGNORED_OPTIONS = frozenset(
     }
 )
 SHORT_OPTIONS = {
+    **{option.short: option.name for option, _, _ in FIELD_OPTIONS if option.short},
     "-A": "--account",
     "-M": "--clusters",
-    "-J": "--job-name",
-    "-D": "--chdir",
-    "-N": "--nodes",
     "-n": "--ntasks",
-    "-c": "--cpus-per-task",
     "-G": "--gpus",
-    "-t": "--time",
-    "-b": "--begin",
-    "-d": "--dependency",
-    "-a": "--array",
-    "-H": "--hold",
     "-p": "--partition",
     "-q": "--qos",
     "-C": "--constraint",

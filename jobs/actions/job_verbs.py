@@ -23,7 +23,8 @@ from jobs.actions.waiting.changes import hold_jobs, release_jobs, set_priorities
 from jobs.core import parsing
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, Flag, ForbiddenTransition, State
-from jobs.core.spec import MAX_PRIORITY, DependencySpec, JobSpec
+from jobs.core.request_fields import MAX_PRIORITY
+from jobs.core.spec import DependencySpec, JobSpec
 from jobs.models import Dependency, Job, clock
 from jobs.models.permissions import Caller
 

@@ -6,7 +6,7 @@ An error leaves the transaction incomplete: a caller of `submit_in_transaction` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -19,32 +19,16 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import State
 from jobs.core.public_id import public_id, task_id
+from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.core.spec import DependencySpec, InvalidField, JobSpec
 from jobs.models import Cluster, ClusterMode, Dependency, HoldKind, Job, Team, bulk_copy
 
 MAX_DEPENDENCY_ROWS = 100_000
 WAITING_FOR_FIRST_TURN = "Waiting for the next scheduling turn."
 
-# Fields of JobSpec that are columns of the same name
-COPIED_SPEC_FIELDS = (
-    *("name", "kind", "command", "image", "mounts", "workdir", "environment", "nodes", "gpus_per_node"),
-    *(
-        "gpu_milli",
-        "share_gres",
-        "mig_profile",
-        "cpus_per_node",
-        "memory_per_node_mb",
-        "gpu_model",
-        "nic_type",
-        "required_node",
-        "time_limit",
-        "priority",
-    ),
-    *("preemptible", "preempt_exempt_time", "preempt_at_checkpoint", "preemptions_per_day"),
-    *("requeue_limit", "begin_at", "deadline_at", "deadline_action", "deadline_probability", "deadline_why"),
-    *("array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
-    *("labels", "comment"),
-)
+# Fields of JobSpec that become something else than the column of the same name
+OWN_RULES = {"hold", *(name for name, field in REQUEST_FIELDS.items() if not field.stored)}
+COPIED_SPEC_FIELDS = tuple(one.name for one in fields(JobSpec) if one.name not in OWN_RULES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from jobs.admin.record import RecordAdmin
 from jobs.admin.verbs import AdminActionsMixin
 from jobs.core.display_text import safe_display_text
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
+from jobs.core.request_fields import TEXTS_ON_PAGE
 from jobs.core.slurm_notation import format_duration, format_memory
 from jobs.models import Attempt, HoldKind, Job
 
@@ -97,7 +98,7 @@ class JobAdmin(AdminActionsMixin, RecordAdmin):
             "Command",
             {
                 "fields": (
-                    *("command_block", "image", "mounts", "workdir", "variables"),
+                    *("command_block", *TEXTS_ON_PAGE, "variables"),
                     ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
                     "label_pairs",
                 )

@@ -10,7 +10,7 @@ from django import forms
 from jobs.actions import job_verbs
 from jobs.admin.verbs import AdminAction, AdminActionInput, count_text
 from jobs.core.lifecycle import Flag
-from jobs.core.spec import MAX_PRIORITY
+from jobs.core.request_fields import MAX_PRIORITY
 from jobs.models import Job
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.actions import job_verbs
-from jobs.core.deadlines import DeadlineAction, UnlikelyDeadlines
+from jobs.api.request_shapes import job_field, requested_field
+from jobs.core.deadlines import UnlikelyDeadlines
 from jobs.core.gpu_shares import MPS, SHARD
-from jobs.core.lifecycle import POWER, STATE_CODES, JobKind, NodeState, State, state_title
-from jobs.core.masking import mask_secrets, mask_text
+from jobs.core.lifecycle import POWER, STATE_CODES, NodeState, State, state_title
 from jobs.core.preemption_contract import CONTRACT_FIELDS, MAX_EXEMPT_MINUTES, CheckpointClause
-from jobs.core.spec import MAX_PRIORITY
+from jobs.core.request_fields import MAX_PRIORITY, REQUEST_FIELDS
 from jobs.models import (
     Attempt,
     BulkActionState,
@@ -35,18 +35,11 @@ from jobs.rest.shapes import (
     nested_list_field,
     number_field,
     object_field,
-    one_of_field,
-    seconds_field,
     text_field,
     text_list_field,
-    text_map_field,
 )
 
 JOB_ID_FIELD = text_field("Short public id that sorts by submission time. Array tasks have the form ID_INDEX.")
-DURATION = {
-    "type": ["integer", "string"],
-    "description": "Seconds as a number, or a text such as D-HH:MM:SS, HH:MM:SS or minutes.",
-}
 STATES = list(State)
 
 
@@ -81,8 +74,6 @@ JOB = ResourceShape(
         "foreign_user": text_field(
             "User who submitted the job directly to the cluster. Empty for jobs submitted through Acme."
         ),
-        "name": text_field(),
-        "kind": text_field(choices=JobKind),
         "state": text_field("Slurm's base state.", choices=STATES),
         "flags": text_list_field("Slurm's state flags: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
         "title": text_field(
@@ -98,40 +89,20 @@ JOB = ResourceShape(
             get=lambda job: job.power_budgets if job.reason == POWER else [],
             needs=("reason", "power_budgets"),
         ),
+        **{name: job_field(name, field) for name, field in REQUEST_FIELDS.items() if field.stored},
         "hold": text_field("Who holds the job; empty: not held.", choices=HoldKind.values),
-        "priority": integer_field(),
-        "preemptible": boolean_field("Whether other jobs may preempt it."),
-        "preempt_exempt_time": seconds_field("Protection from preemption after each start, in seconds."),
-        "preempt_at_checkpoint": boolean_field("Whether it is preempted only right after a checkpoint."),
-        "preemptions_per_day": integer_field(
-            "How often it may be preempted within 24 hours; null: no limit.", nullable=True
-        ),
         "preemption": text_field(
             "When the job can be preempted, as a sentence.",
             get=attribute_path("preemption_text"),
             needs=("preemptible", *CONTRACT_FIELDS),
         ),
-        "nodes": integer_field(),
         "gpus_per_node": number_field(
             "Less than 1: the part of one GPU that it shares with other jobs.",
             get=attribute_path("requested_gpus_per_node"),
             needs=("gpus_per_node", "gpu_milli", "mig_profile"),
         ),
-        "mig_profile": text_field("Profile of the MIG slice that it requests instead of GPUs; empty: none."),
         "gpus": number_field("Total GPUs on all nodes.", needs=("nodes", "gpus_per_node", "gpu_milli")),
-        "cpus_per_node": integer_field(),
-        "memory_per_node": integer_field(
-            "In MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
-        ),
-        "gpu_model": text_field("Several in order of preference, separated by |; the job runs on one of them."),
-        "nic_type": text_field(),
-        "time_limit": seconds_field("In seconds; null: UNLIMITED.", nullable=True),
         "submitted_at": datetime_field(),
-        "begin_at": datetime_field("The job does not start before this time.", nullable=True),
-        "deadline_at": datetime_field("When the job should have ended.", nullable=True),
-        "deadline_action": text_field(
-            "What happens when the deadline passes.", choices=[action.value for action in DeadlineAction]
-        ),
         "deadline_probability": number_field(
             "The last forecast of whether it meets its deadline, from 0 to 1; null: none.", nullable=True, observed=True
         ),
@@ -142,7 +113,6 @@ JOB = ResourceShape(
         "signal": integer_field(nullable=True),
         "exit": text_field("code:signal; empty until it ends.", get=exit_text, needs=("exit_code", "signal")),
         "requeues": integer_field("Requeues used of requeue_limit."),
-        "requeue_limit": integer_field(),
         "array_id": text_field("Id of the job's array; empty: not an array task."),
         "array_index": integer_field(nullable=True),
         "array_limit": integer_field("Maximum number of tasks of the array that run at once.", nullable=True),
@@ -150,23 +120,6 @@ JOB = ResourceShape(
         "backend_id": text_field(
             "The cluster's job id of the newest attempt.", get=_latest_attempt_field("backend_id"), needs=()
         ),
-        "labels": text_map_field("Secrets are masked.", get=lambda job: mask_secrets(job.labels), needs=("labels",)),
-        "comment": text_field(
-            "Secrets are masked.", get=lambda job: mask_text(job.comment), needs=("comment",), in_lists=False
-        ),
-        "command": text_field(get=lambda job: mask_text(job.command), needs=("command",), in_lists=False),
-        "image": text_field("Container image that the job runs in; empty: the cluster's, or none.", in_lists=False),
-        "mounts": text_list_field("Names of the volumes that the job mounts.", in_lists=False),
-        "workdir": text_field(in_lists=False),
-        "environment": text_map_field(
-            "Secrets are masked, recognized by the variable's name or by the format of its value.",
-            get=lambda job: mask_secrets(job.environment),
-            needs=("environment",),
-            in_lists=False,
-        ),
-        "checkpoint_dir": text_field(in_lists=False),
-        "checkpoint_interval": seconds_field(nullable=True, in_lists=False),
-        "checkpoint_signal": text_field(in_lists=False),
         "dependencies": text_list_field(
             "afterok:ID …",
             get=lambda job: [f"{row.after}:{row.on.public_id}" for row in job.dependencies.all()],
@@ -626,96 +579,9 @@ CALLER_SHAPE = ResourceShape(
 JOB_REQUEST = ResourceShape(
     "JobRequest",
     {
-        "command": text_field("A script or a command line. It runs on the cluster, never on the Acme server."),
         "team": text_field("Required if you can submit for several teams.", required=False),
         "cluster": text_field("Required if Acme drives several clusters.", required=False),
-        "name": text_field("Default: the first word of the command.", required=False),
-        "kind": text_field(choices=JobKind, required=False),
-        "image": text_field(
-            "Reference of a container image, at most 500 characters. Only for clusters that run container images.",
-            required=False,
-        ),
-        "mounts": one_of_field(
-            {"type": "array", "items": {"type": "string"}},
-            {"type": "string"},
-            says="Names of volumes that the cluster offers, at most 20; as text, separated by commas.",
-            required=False,
-        ),
-        "workdir": text_field("Absolute path.", required=False),
-        "environment": text_map_field(required=False),
-        "nodes": integer_field(low=1, high=100_000, required=False),
-        "gpus_per_node": one_of_field(
-            {"type": "integer", "minimum": 0, "maximum": 1000},
-            {"type": "number", "minimum": 0.001, "maximum": 0.999},
-            says="Less than 1: a part of one GPU. The cluster must allow it for this kind of job.",
-            required=False,
-        ),
-        "gpu_shards": integer_field(
-            "A part of one GPU as a number of shards, as for sbatch --gres=shard:N; instead of gpus_per_node.",
-            low=1,
-            high=1000,
-            required=False,
-        ),
-        "gpu_mps": integer_field(
-            "A part of one GPU, as for sbatch --gres=mps:N; usually a hundred are a GPU. Instead of gpus_per_node.",
-            low=1,
-            high=1000,
-            required=False,
-        ),
-        "mig_profile": text_field(
-            "Profile of a MIG slice such as 1g.10gb; instead of gpus_per_node. Counts as a part of one GPU.",
-            required=False,
-        ),
-        "cpus_per_node": integer_field(
-            "Default: a share of the node proportional to its GPUs.", low=1, high=100_000, required=False
-        ),
-        "memory_per_node": one_of_field(
-            {"type": "integer"}, {"type": "string"}, says="In MiB, or a text such as 512G.", required=False
-        ),
-        "gpu_model": text_field("Several in order of preference, separated by |. Default: any.", required=False),
-        "nic_type": text_field(required=False),
-        "time_limit": ShapeField(schema=DURATION, required=False),
-        "priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
-        "preemptible": boolean_field("Whether other jobs may preempt it.", required=False),
-        "preempt_exempt_time": ShapeField(schema=DURATION, required=False),
-        "preempt_at_checkpoint": boolean_field(
-            "Preempt the job only right after a checkpoint. The cluster must offer it.", required=False
-        ),
-        "preemptions_per_day": integer_field(
-            "Preempt the job at most this often within 24 hours. The cluster must offer it.",
-            low=0,
-            high=1000,
-            required=False,
-        ),
-        "requeue_limit": integer_field(low=0, high=1000, required=False),
-        "begin_at": datetime_field("Earliest start, with a time zone.", required=False),
-        "deadline_at": text_field(
-            "When the job should have ended: a time with a time zone, now+6hours, or the next 18:00 in UTC.",
-            required=False,
-        ),
-        "deadline_action": text_field(
-            "What happens when the deadline passes. cancel: the job ends, as with sbatch --deadline.",
-            choices=[action.value for action in DeadlineAction],
-            required=False,
-        ),
-        "hold": boolean_field(required=False),
-        "array": text_field("Task indexes, such as 0-99%10; %10 runs at most ten at once.", required=False),
-        "dependencies": one_of_field(
-            {"type": "string"},
-            {"type": "array", "items": {"type": "string"}},
-            says="afterok:ID,afterany:ID; @KEY names another job of the same request.",
-            required=False,
-        ),
-        "checkpoint_dir": text_field("Absolute path.", required=False),
-        "checkpoint_interval": ShapeField(schema=DURATION, required=False),
-        "checkpoint_signal": text_field(
-            "Signal that makes the job save a checkpoint before it is stopped: [B:]USR1[@seconds], as for sbatch"
-            " --signal.",
-            required=False,
-        ),
-        "labels": text_map_field(required=False),
-        "comment": text_field(required=False),
-        "key": text_field("Name for references (@KEY) from other jobs of the same request.", required=False),
+        **{name: requested_field(name, field) for name, field in REQUEST_FIELDS.items()},
     },
     example={"command": "python train.py", "nodes": 2, "gpus_per_node": 8, "time_limit": "2-00:00:00"},
 )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import dropwhile
 from typing import Any
@@ -34,24 +35,22 @@ from jobs.core.gpu_shares import (
     profile_milli,
 )
 from jobs.core.lifecycle import JobKind
+from jobs.core.parsing import FieldReader
 from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
+from jobs.core.request_fields import DEFAULT_REQUEUE_LIMIT, MAX_IMAGE_LENGTH, REQUEST_FIELDS, Notation, Value
 
-MAX_COMMAND_BYTES = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 64 * 1024
-MAX_COMMENT_BYTES = 4000
-MAX_IMAGE_LENGTH = 500
 MAX_LABELS = 64
 MAX_ARRAY_TASKS = 5000
 MAX_DEPENDENCIES = 100
-MAX_PRIORITY = 1_000_000
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
-ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 JOB_REFERENCE = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
-SHARE_FIELDS = {"gpu_shards": SHARD, "gpu_mps": MPS}  # requests of a part of a GPU, as in Slurm
 DEPENDENCY_CONDITIONS = ("afterok", "afterany", "afternotok")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+SHARE_FIELDS = {"gpu_shards": SHARD, "gpu_mps": MPS}  # requests of a part of a GPU, as in Slurm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,7 @@ class JobSpec:
     preempt_exempt_time: timedelta = timedelta(0)
     preempt_at_checkpoint: bool = False
     preemptions_per_day: int | None = None
-    requeue_limit: int = 3
+    requeue_limit: int = DEFAULT_REQUEUE_LIMIT
     begin_at: datetime | None = None
     deadline_at: datetime | None = None
     deadline_action: DeadlineAction = DeadlineAction.CONTINUE
@@ -136,6 +135,7 @@ class JobSpec:
     checkpoint_signal: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
+    wckey: str = ""
     key: str = ""  # name by which other jobs of the request refer to it
 
     @property
@@ -151,10 +151,8 @@ def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:
     """Return one validated job. Raises InvalidField."""
     if not isinstance(request, Mapping):
         raise InvalidField("job", "is not an object")
-    values = parsing.read_fields(request, JOB_FIELD_READERS, "a job", required=["command"])
-    if "memory_per_node" in values:
-        # The request accepts notations such as 512G; the spec stores MiB
-        values["memory_per_node_mb"] = values.pop("memory_per_node")
+    requested = parsing.read_fields(request, READERS, "a job", required=["command"])
+    values = {REQUEST_FIELDS[name].value.column or name: value for name, value in requested.items()}
     # The reader returns indices and limit together, because both come from one text
     if "array" in values:
         values["array"], values["array_limit"] = values["array"]
@@ -377,16 +375,11 @@ def _default_name(command: str) -> str:
 # --- one reader per field
 
 
-def _read_kind(name: str, value: Any) -> JobKind:
-    return JobKind(parsing.choice_reader(list(JobKind))(name, value))
-
-
 def _read_gpus(name: str, value: Any) -> float:
     """Read a whole number of GPUs, or a part of one GPU with at most three decimals."""
-    if not isinstance(value, float):
-        return parsing.integer_reader(0, 1000)(name, value)
-    if value.is_integer():
-        return parsing.integer_reader(0, 1000)(name, int(value))
+    if not isinstance(value, float) or value.is_integer():
+        read = parsing.integer_reader(0, REQUEST_FIELDS[name].value.high)
+        return read(name, int(value) if isinstance(value, float) else value)
     if not 0 < value < 1:
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is neither a whole number nor below 1")
     if round(value * WHOLE_GPU) / WHOLE_GPU != value:
@@ -401,10 +394,6 @@ def _read_mig_profile(name: str, value: Any) -> str:
     if text and not MIG_PROFILE.fullmatch(profile):
         parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not a MIG profile such as 1g.10gb")
     return profile
-
-
-def _read_deadline_action(name: str, value: Any) -> DeadlineAction:
-    return DeadlineAction(parsing.choice_reader(list(DeadlineAction))(name, value))
 
 
 def _read_image(name: str, value: Any) -> str:
@@ -428,7 +417,8 @@ def _read_mounts(name: str, value: Any) -> tuple[str, ...]:
 
 def _read_array(name: str, value: Any) -> tuple[tuple[int, ...], int | None]:
     try:
-        indices, limit = slurm_notation.parse_array(parsing.text_reader(2000)(name, value), MAX_ARRAY_TASKS)
+        text = parsing.text_reader(REQUEST_FIELDS[name].value.most)(name, value)
+        indices, limit = slurm_notation.parse_array(text, MAX_ARRAY_TASKS)
     except slurm_notation.BadNotation as error:
         parsing.raise_invalid_field(name, str(error))
     return tuple(indices), limit
@@ -490,40 +480,49 @@ def _read_labels(name: str, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-JOB_FIELD_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "name": parsing.nonempty_reader(parsing.text_reader(120)),
-    "command": parsing.nonempty_reader(parsing.text_reader(MAX_COMMAND_BYTES, lines=True)),
-    "kind": _read_kind,
+# Fields whose values have rules of their own
+OWN_READERS: dict[str, FieldReader] = {
+    "name": parsing.nonempty_reader(parsing.text_reader(REQUEST_FIELDS["name"].value.most)),
+    "command": parsing.nonempty_reader(parsing.text_reader(REQUEST_FIELDS["command"].value.most, lines=True)),
+    "gpus_per_node": _read_gpus,
+    "gpu_model": read_gpu_models,
+    "mig_profile": _read_mig_profile,
+    "nic_type": parsing.pattern_reader(HARDWARE_NAME, "NIC type"),
+    "dependencies": _read_dependencies,
+    "array": _read_array,
+    "preempt_exempt_time": _read_exempt_time,
     "image": _read_image,
     "mounts": _read_mounts,
-    "workdir": parsing.read_absolute_path,
     "environment": _read_environment,
-    "nodes": parsing.integer_reader(1, 100_000),
-    "gpus_per_node": _read_gpus,
-    "gpu_shards": parsing.integer_reader(1, 1000),
-    "gpu_mps": parsing.integer_reader(1, 1000),
-    "mig_profile": _read_mig_profile,
-    "cpus_per_node": parsing.integer_reader(1, 100_000),
-    "memory_per_node": parsing.read_memory_mb,
-    "gpu_model": read_gpu_models,
-    "nic_type": parsing.pattern_reader(HARDWARE_NAME, "NIC type"),
-    "time_limit": parsing.read_duration,
-    "priority": parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY),
-    "preemptible": parsing.read_bool,
-    "preempt_exempt_time": _read_exempt_time,
-    "preempt_at_checkpoint": parsing.read_bool,
-    "preemptions_per_day": parsing.integer_reader(0, 1000),
-    "requeue_limit": parsing.integer_reader(0, 1000),
-    "begin_at": parsing.read_timestamp,
-    "deadline_at": parsing.read_timestamp,
-    "deadline_action": _read_deadline_action,
-    "hold": parsing.read_bool,
-    "array": _read_array,
-    "dependencies": _read_dependencies,
-    "checkpoint_dir": parsing.read_absolute_path,
-    "checkpoint_interval": parsing.read_duration,
     "checkpoint_signal": parsing.read_checkpoint_signal,
     "labels": _read_labels,
-    "comment": parsing.text_reader(MAX_COMMENT_BYTES, lines=True),
     "key": parsing.pattern_reader(JOB_REFERENCE, "key"),
 }
+
+
+def _plain_reader(name: str, value: Value) -> FieldReader:
+    match value.notation:
+        case Notation.CHOICE:
+            return _choice_reader(CHOICES[name])
+        case Notation.TEXT | Notation.LINES:
+            return parsing.text_reader(value.most, lines=value.notation == Notation.LINES)
+        case Notation.NUMBER:
+            return parsing.integer_reader(value.low, value.high)
+        case notation:
+            return NOTATION_READERS[notation]
+
+
+def _choice_reader(choices: type[StrEnum]) -> FieldReader:
+    read = parsing.choice_reader(list(choices))
+    return lambda name, value: choices(read(name, value))
+
+
+CHOICES: dict[str, type[StrEnum]] = {"kind": JobKind, "deadline_action": DeadlineAction}
+NOTATION_READERS: dict[Notation, FieldReader] = {
+    Notation.PATH: parsing.read_absolute_path,
+    Notation.FLAG: parsing.read_bool,
+    Notation.MEMORY: parsing.read_memory_mb,
+    Notation.DURATION: parsing.read_duration,
+    Notation.TIME: parsing.read_timestamp,
+}
+READERS = {name: OWN_READERS.get(name) or _plain_reader(name, field.value) for name, field in REQUEST_FIELDS.items()}

@@ -10,52 +10,23 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from jobs.core.deadlines import DeadlineAction
 from jobs.core.gpu_models import SEPARATOR
-from jobs.core.gpu_shares import MIG_RESOURCE_PREFIX
+from jobs.core.request_fields import DEFAULT_REQUEUE_LIMIT, REQUEST_FIELDS, Notation
 from jobs.core.spec import SHARE_FIELDS, JobSpec
 
 JOBS_PATH = "/api/v1/jobs/"
 LINE_WIDTH = 72
-DEFAULT_REQUEUE_LIMIT = 3
-
-# Options that acme and sbatch share, in the order in which they are written
-SHARED_OPTIONS: dict[str, str] = {
-    "team": "--account",
-    "cluster": "--clusters",
-    "name": "--job-name",
-    "nodes": "--nodes",
-    "memory_per_node": "--mem",
-    "time_limit": "--time",
-    "workdir": "--chdir",
-    "array": "--array",
-    "dependencies": "--dependency",
-    "checkpoint_signal": "--signal",
-    "comment": "--comment",
-}
-ACME_OPTIONS: dict[str, str] = SHARED_OPTIONS | {
-    "kind": "--kind",
-    "gpus_per_node": "--gpus-per-node",
-    "cpus_per_node": "--cpus-per-task",
-    "gpu_model": "--gpu-model",
-    "nic_type": "--nic-type",
-    "image": "--image",
-    "mounts": "--mount",
-    "priority": "--priority",
-    "requeue_limit": "--requeue-limit",
-    "begin_at": "--begin",
-    "deadline_at": "--deadline",
-    "deadline_action": "--deadline-action",
-    "checkpoint_dir": "--checkpoint-dir",
-    "checkpoint_interval": "--checkpoint-interval",
-    "preempt_exempt_time": "--preempt-exempt-time",
-    "preemptions_per_day": "--preemptions-per-day",
-}
-ACME_PAIRS = {"environment": "--env", "labels": "--label"}
-GRES = {"gpu_shards": "shard:", "gpu_mps": "mps:", "mig_profile": MIG_RESOURCE_PREFIX}  # parts of a GPU
-SWITCHES = {"preemptible": "--preemptible", "preempt_at_checkpoint": "--preempt-at-checkpoint", "hold": "--hold"}
+SAME_IN_SBATCH = [name for name, field in REQUEST_FIELDS.items() if field.option and field.option.sbatch]
+# Fields that `sbatch_command` or `LOST_IN_SBATCH` has a rule for
+RULES_FOR_SBATCH = (
+    *("command", "gpus_per_node", "cpus_per_node", "gpu_model", "mig_profile", "image", "begin_at", "priority"),
+    *("deadline_at", "deadline_action", "requeue_limit", "hold", "environment"),
+)
+PLACE_OPTIONS = {"team": "--account", "cluster": "--clusters"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +54,39 @@ def curl_command(body: Mapping[str, Any], url: str) -> str:
 
 
 def acme_command(body: Mapping[str, Any]) -> str:
-    options = [_option(option, body[name]) for name, option in ACME_OPTIONS.items() if name in body]
-    options += [_option("--gres", f"{name}{body[field]}") for field, name in GRES.items() if field in body]
-    options += [option for name, option in SWITCHES.items() if body.get(name)]
-    for name, option in ACME_PAIRS.items():
-        options += [_option(option, f"{key}={value}") for key, value in body.get(name, {}).items()]
+    options = _place_options(body)
+    for name in REQUEST_FIELDS:
+        if name in body:
+            options += _field_options(name, body[name])
     return _wrapped_lines(["acme submit", *options, _option("--wrap", body["command"])])
+
+
+def _place_options(body: Mapping[str, Any]) -> list[str]:
+    return [_option(option, body[name]) for name, option in PLACE_OPTIONS.items() if name in body]
+
+
+def _field_options(name: str, value: Any) -> list[str]:
+    option = REQUEST_FIELDS[name].option
+    if option is None:
+        return []
+    match REQUEST_FIELDS[name].value.notation:
+        case Notation.FLAG:
+            return [option.name] if value else []
+        case Notation.PAIRS:
+            return [_option(option.name, f"{key}={content}") for key, content in value.items()]
+        case _:
+            return [_option(option.name, f"{option.gres}{value}")]
 
 
 def sbatch_command(body: Mapping[str, Any], spec: JobSpec) -> SbatchCommand:
     """The command for Slurm itself. A setting without an option is listed, never silently lost."""
-    options = [_option(option, body[name]) for name, option in SHARED_OPTIONS.items() if name in body]
+    options = _place_options(body)
+    for name in SAME_IN_SBATCH:
+        if name in body:
+            options += _field_options(name, body[name])
     if spec.gpus_per_node:
         model = f"{spec.gpu_model}:" if spec.gpu_model and SEPARATOR not in spec.gpu_model else ""
         options.append(_option("--gpus-per-node", f"{model}{spec.gpus_per_node}"))
-    options += [_option("--gres", f"{GRES[field]}{body[field]}") for field in SHARE_FIELDS if field in body]
     # sbatch would allocate one CPU, whatever the number of GPUs
     options += ["--ntasks-per-node=1", _option("--cpus-per-task", spec.cpus_per_node)]
     if spec.image:
@@ -123,23 +112,27 @@ def _is_exportable(spec: JobSpec) -> bool:
     return not any("," in value for value in spec.environment.values())
 
 
+def _is_stated(name: str, spec: JobSpec) -> bool:
+    """Whether the job differs in this field from one that does not state it."""
+    return bool(getattr(spec, name) != getattr(JobSpec, name, {}))  # the class has no attribute for an empty mapping
+
+
+def _label_in_sentence(label: str) -> str:
+    return label if label[1].isupper() else label[0].lower() + label[1:]
+
+
 LOST_IN_SBATCH: dict[str, Callable[[JobSpec], bool]] = {
-    "kind": lambda spec: spec.kind != JobSpec.kind,
+    **{
+        _label_in_sentence(field.label): partial(_is_stated, name)
+        for name, field in REQUEST_FIELDS.items()
+        if field.stored and name not in (*SAME_IN_SBATCH, *RULES_FOR_SBATCH)
+    },
     # A gres cannot have alternatives
     "GPU model": lambda spec: bool(spec.gpu_model) and (not spec.gpus_per_node or SEPARATOR in spec.gpu_model),
-    "NIC type": lambda spec: bool(spec.nic_type),
-    "preemptible": lambda spec: spec.preemptible,
-    "protection after a start": lambda spec: bool(spec.preempt_exempt_time),
-    "preemption only at checkpoints": lambda spec: spec.preempt_at_checkpoint,
-    "preemptions per day": lambda spec: spec.preemptions_per_day is not None,
     "deadline without cancel": lambda spec: bool(spec.deadline_at) and spec.deadline_action != DeadlineAction.CANCEL,
     "priority below 0": lambda spec: spec.priority < 0,
     "requeue limit": lambda spec: spec.requeue_limit not in (0, DEFAULT_REQUEUE_LIMIT),
     "environment with commas": lambda spec: not _is_exportable(spec),
-    "checkpoint directory": lambda spec: bool(spec.checkpoint_dir),
-    "checkpoint interval": lambda spec: spec.checkpoint_interval is not None,
-    "mounts": lambda spec: bool(spec.mounts),
-    "labels": lambda spec: bool(spec.labels),
 }
 
 

@@ -20,7 +20,7 @@ from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, gpu_number
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.core.preemption_contract import PreemptionContract, PreemptionFacts, contract_text
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
-from jobs.core.spec import MAX_IMAGE_LENGTH
+from jobs.core.request_fields import MAX_IMAGE_LENGTH, MAX_WCKEY_LENGTH
 from jobs.logs.log_source import LogSource
 from jobs.models.cluster import KUBERNETES_SCHEME, Cluster, Node
 from jobs.models.people import Team, TeamRole
@@ -239,6 +239,7 @@ class Job(models.Model):
     )
     labels = models.JSONField(default=dict, blank=True)
     comment = models.TextField(blank=True)
+    wckey = models.CharField("workload key", max_length=MAX_WCKEY_LENGTH, blank=True, default="", db_default="")
 
     # state
     state = models.CharField(max_length=14, choices=JOB_STATE_CHOICES, default=State.PENDING, editable=False)

@@ -33,6 +33,7 @@ from jobs.core.charts import timeline
 from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import ForbiddenTransition, State
+from jobs.core.request_fields import TEXTS_ON_PAGE
 from jobs.core.spec import InvalidField
 from jobs.models import Attempt, Job, clock
 from jobs.models.permissions import Caller
@@ -88,6 +89,7 @@ def job_context(request: HttpRequest, row: Job, tab: str, compared: Sequence[Job
         "command": safe_display_text(row.command),
         "comment": safe_display_text(row.comment),
         "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
+        "requested_texts": _requested_texts(row),
         **_job_texts(row),
     }
 
@@ -98,6 +100,12 @@ def _preemption_standing(row: Job, attempts: Sequence[Attempt], now: datetime) -
     if not (row.is_live and row.preemptible and attempts) or contract.is_default:
         return ""
     return contract.standing(attempts[-1].preemption_facts(), now).why
+
+
+def _requested_texts(row: Job) -> list[tuple[str, str]]:
+    """The plain texts of the request under their labels, without empty ones."""
+    values = ((field.label, getattr(row, name)) for name, field in TEXTS_ON_PAGE.items())
+    return [(label, ", ".join(value) if isinstance(value, list) else value) for label, value in values if value]
 
 
 def _job_texts(row: Job) -> dict[str, str]:

@@ -16,42 +16,44 @@ from django.http import QueryDict
 
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
-from jobs.core.deadlines import DeadlineAction, absolute_time, refuse_impossible
+from jobs.core.deadlines import absolute_time, refuse_impossible
 from jobs.core.gpu_shares import shards_of_milli
-from jobs.core.lifecycle import JobKind
-from jobs.core.preemption_contract import CONTRACT_FIELDS
-from jobs.core.spec import SHARE_FIELDS, InvalidField, JobSpec, refuse_priority
+from jobs.core.request_fields import FIELD_GROUPS, REQUEST_FIELDS, Input, Notation, RequestField
+from jobs.core.spec import CHOICES, SHARE_FIELDS, InvalidField, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole, clock
 
 DECIMAL = re.compile(r"\d{0,9}\.\d{1,9}", re.ASCII)
-NUMBER_FIELDS = (
-    *("nodes", "gpus_per_node", *SHARE_FIELDS, "cpus_per_node"),
-    *("priority", "requeue_limit", "preemptions_per_day"),
-)
 GPU_FIELDS = frozenset({"gpus_per_node", "mig_profile", *SHARE_FIELDS})  # a job states one of them
-FLAG_FIELDS = ("preemptible", "preempt_at_checkpoint", "hold")
-PAIRS_FIELDS = ("environment", "labels")
-# All other fields are text that is passed to the parser unchanged.
-TEXT_FIELDS = (
-    *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
-    "mig_profile",
-    *("deadline_at", "deadline_action"),
-    *("image", "mounts", "array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
-    *("comment", "preempt_exempt_time"),
-)
+FORM_FIELDS = {name: field for name, field in REQUEST_FIELDS.items() if field.input}
+# What the help says about the value, after the help of the field
+WRITTEN_IN_FORMS = {
+    Notation.PATH: "An absolute path.",
+    Notation.PAIRS: "NAME=value, one per line.",
+    Notation.NAMES: "Separated by commas.",
+    Notation.MEMORY: "For example 512G or 1T.",
+    Notation.DURATION: "Minutes, HH:MM:SS or D-HH:MM:SS.",
+}
 
 
-def text_input(label: str, *, help_text: str = "", rows: int = 0, initial: str = "", **attrs: str) -> forms.CharField:
-    widget = forms.Textarea(attrs={"rows": rows, **attrs}) if rows else forms.TextInput(attrs=attrs)
-    # Multi-line text is not stripped and no length is checked: the parser reports both
-    return forms.CharField(
-        label=label, required=False, strip=not rows, help_text=help_text, initial=initial, widget=widget
-    )
-
-
-def number_input(label: str, initial: int | str = "", *, help_text: str = "") -> forms.CharField:
-    return text_input(label, initial=str(initial), help_text=help_text, inputmode="numeric")
+def form_input(name: str, field: RequestField) -> forms.Field:
+    """The input of a field. The parser checks lengths and whether a field is missing."""
+    notation, extra = field.value.notation, field.input or Input()
+    help_text = " ".join(filter(None, (field.help, WRITTEN_IN_FORMS.get(notation, ""))))
+    common: dict[str, Any] = {"label": field.label, "required": False, "help_text": help_text}
+    if notation == Notation.FLAG:
+        return forms.BooleanField(**common)
+    if notation == Notation.CHOICE:
+        choices = [(choice.value, choice.value) for choice in CHOICES[name]]
+        return forms.ChoiceField(choices=choices, initial=extra.initial, **common)
+    attrs = {"spellcheck": "false"}
+    if extra.placeholder:
+        attrs["placeholder"] = extra.placeholder
+    if notation == Notation.NUMBER:
+        attrs["inputmode"] = "decimal"
+    widget = forms.Textarea(attrs={"rows": extra.rows, **attrs}) if extra.rows else forms.TextInput(attrs=attrs)
+    # Text of several lines is not stripped
+    return forms.CharField(strip=not extra.rows, initial=extra.initial, widget=widget, **common)
 
 
 class SubmitForm(forms.Form):
@@ -59,90 +61,10 @@ class SubmitForm(forms.Form):
 
     team = forms.ModelChoiceField(Team.objects.none(), empty_label=None)
     cluster = forms.ModelChoiceField(Cluster.objects.none(), empty_label=None)
-    name = text_input("Name", help_text="Leave empty to use the first word of the command.")
-    kind = forms.ChoiceField(label="Kind", choices=[(k.value, k.value) for k in JobKind], initial=JobKind.OTHER.value)
-    command = text_input("Command", rows=8, spellcheck="false", placeholder="torchrun --nproc-per-node 8 train.py")
-    nodes = number_input("Nodes", 1)
-    gpus_per_node = text_input(
-        "GPUs per node", initial="8", inputmode="decimal", help_text="Less than 1: a part of one GPU."
-    )
-    time_limit = text_input("Time limit", initial="12:00:00", help_text="Minutes, D-HH:MM:SS or UNLIMITED.")
-
-    cpus_per_node = number_input(
-        "CPUs per node", help_text="Leave empty for a share of the node proportional to its GPUs."
-    )
-    memory_per_node = text_input(
-        "Memory per node", help_text="For example 512G or 1T. Leave empty for the cluster default."
-    )
-    gpu_model = text_input(
-        "GPU model",
-        help_text="As the nodes report it. Several in order of preference: h100|a100. Leave empty for any model.",
-    )
-    mig_profile = text_input(
-        "MIG slice",
-        placeholder="1g.10gb",
-        help_text="Profile of a slice instead of GPUs. Leave GPUs per node empty then.",
-    )
-    gpu_shards = number_input(
-        "GPU shards", help_text="Part of one GPU as Slurm's gres/shard. Leave GPUs per node empty then."
-    )
-    gpu_mps = number_input("MPS units", help_text="As GPU shards, on nodes with gres/mps.")
-    nic_type = text_input("NIC type", help_text="Leave empty for any type.")
-    image = text_input(
-        "Container image",
-        help_text="Only for clusters that run container images. Leave empty for the image of the cluster, if any.",
-        spellcheck="false",
-    )
-    mounts = text_input(
-        "Mounts", placeholder="datasets, scratch", help_text="Names of volumes that the cluster offers to containers."
-    )
-    workdir = text_input("Working directory", placeholder="/home/me/run")
-    environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one per line.")
-    priority = number_input(
-        "Priority", 0, help_text="Higher values start first. Values above 0 need the role operator."
-    )
-    requeue_limit = number_input("Requeue limit", 3, help_text="Maximum number of restarts after platform failures.")
-    preemptible = forms.BooleanField(
-        label="Preemptible", required=False, help_text="Other jobs may preempt this job, within its contract."
-    )
-    preempt_exempt_time = text_input(
-        "Protected for", placeholder="30:00", help_text="Not preempted for this long after each start."
-    )
-    preempt_at_checkpoint = forms.BooleanField(
-        label="Only at checkpoints", required=False, help_text="Preempted only right after a checkpoint."
-    )
-    preemptions_per_day = number_input("Preemptions per day", help_text="At most. Leave empty for the cluster default.")
-    hold = forms.BooleanField(label="Hold", required=False, help_text="The job does not start until you release it.")
-    begin_at = text_input("Not before", placeholder="2026-01-31T08:00:00Z")
-    deadline_at = text_input(
-        "Deadline", placeholder="18:00", help_text="In UTC: a time of day, a date and time, or now+6hours."
-    )
-    deadline_action = forms.ChoiceField(
-        label="After the deadline",
-        choices=[(action.value, action.value) for action in DeadlineAction],
-        initial=DeadlineAction.CONTINUE.value,
-        required=False,
-    )
-    array = text_input("Array", placeholder="0-99%10", help_text="One job per index. %10 runs at most ten at once.")
-    dependencies = text_input("Dependencies", placeholder="afterok:01k3v9q2m7t")
-    checkpoint_dir = text_input("Checkpoint directory", placeholder="/ckpt/run")
-    checkpoint_interval = text_input("Checkpoint interval", placeholder="30:00")
-    checkpoint_signal = text_input("Checkpoint signal", placeholder="USR1@60")
-    labels = text_input("Labels", rows=2, spellcheck="false", help_text="name=value, one per line.")
-    comment = text_input("Comment", rows=2)
-
-    BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
-    GROUPS = (
-        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "mig_profile", *SHARE_FIELDS, "nic_type")),
-        ("Scheduling", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "hold")),
-        ("Deadline", ("deadline_at", "deadline_action")),
-        ("Preemption", ("preemptible", *CONTRACT_FIELDS)),
-        ("Working directory and environment", ("image", "mounts", "workdir", "environment")),
-        ("Checkpoints and labels", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
-    )
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields.update({name: form_input(name, field) for name, field in FORM_FIELDS.items()})
         self.user = user
         self.spec: JobSpec | None = None
         self.fields["team"].queryset = Team.objects.where(user, TeamRole.RESEARCHER).distinct()
@@ -173,7 +95,7 @@ class SubmitForm(forms.Form):
 
     def _refuse_bad_pairs(self, values: dict[str, Any]) -> None:
         """Show invalid pairs and leave them out, so that the parser finds the errors of the other fields too."""
-        for name in PAIRS_FIELDS:
+        for name in _names_of(Notation.PAIRS):
             try:
                 parse_pairs(name, values[name])
             except InvalidField as bad:
@@ -187,15 +109,23 @@ class SubmitForm(forms.Form):
             self.add_error(field if field in self.fields else None, f"{inner}: {error.why}" if inner else error.why)
 
     def basic(self) -> list[forms.BoundField]:
-        return [self[name] for name in self.BASIC]
+        return [self[name] for name in ("team", "cluster", *_form_groups()[0][1])]
 
     def groups(self) -> list[tuple[str, list[forms.BoundField], bool]]:
         """The collapsible groups as (title, fields, is_open); a group with an error or a changed value is open."""
-        return [(title, [self[name] for name in names], self._has_input(names)) for title, names in self.GROUPS]
+        return [(title, [self[name] for name in names], self._has_input(names)) for title, names in _form_groups()[1:]]
 
-    def _has_input(self, names: tuple[str, ...]) -> bool:
+    def _has_input(self, names: list[str]) -> bool:
         changed = any(self[name].value() not in (None, "", False, self.fields[name].initial) for name in names)
         return changed or any(name in self.errors for name in names)
+
+
+def _form_groups() -> list[tuple[str, list[str]]]:
+    return [(title, [name for name in fields if name in FORM_FIELDS]) for title, fields in FIELD_GROUPS.items()]
+
+
+def _names_of(notation: Notation) -> list[str]:
+    return [name for name, field in FORM_FIELDS.items() if field.value.notation == notation]
 
 
 MISSING_COMMAND = ":"  # a valid command that does nothing
@@ -221,15 +151,12 @@ MAX_LINK_LENGTH = 6000  # servers and proxies refuse longer URLs
 
 def link_to_form(form: SubmitForm) -> str:
     """The query string that fills in the form again, without secrets; empty if it would be too long."""
-    names = (*TEXT_FIELDS, *NUMBER_FIELDS, *FLAG_FIELDS, *PAIRS_FIELDS)
-    values = {name: form.cleaned_data.get(name) or "" for name in names}
+    values = {name: form.cleaned_data.get(name) or "" for name in FORM_FIELDS}
     changed = {name: value for name, value in values.items() if value != (form.fields[name].initial or "")}
-    for name in PAIRS_FIELDS:
-        if name in changed:
-            changed[name] = format_pairs(masking.without_secrets(parse_pairs(name, changed[name])))
-    for name in ("command", "comment"):
-        if name in changed:
-            changed[name] = masking.mask_text(changed[name])
+    for name in changed.keys() & _names_of(Notation.PAIRS):
+        changed[name] = format_pairs(masking.without_secrets(parse_pairs(name, changed[name])))
+    for name in changed.keys() & _names_of(Notation.LINES):
+        changed[name] = masking.mask_text(changed[name])
     places = {name: form.cleaned_data[name].name for name in ("team", "cluster")}
     query = urlencode({**places, **{name: "1" if value is True else value for name, value in changed.items()}})
     return query if len(query) <= MAX_LINK_LENGTH else ""
@@ -237,9 +164,9 @@ def link_to_form(form: SubmitForm) -> str:
 
 def values_from_url(params: QueryDict) -> dict[str, Any]:
     """The initial values of the form that the URL names. Unknown teams and clusters leave the default."""
-    names = (*TEXT_FIELDS, *NUMBER_FIELDS, *FLAG_FIELDS, *PAIRS_FIELDS)
-    values: dict[str, Any] = {name: params[name].replace("\0", "") for name in names if name in params}
-    values |= {name: values[name].lower() in ("1", "true", "on") for name in FLAG_FIELDS if name in values}
+    values: dict[str, Any] = {name: params[name].replace("\0", "") for name in FORM_FIELDS if name in params}
+    flags = values.keys() & _names_of(Notation.FLAG)
+    values |= {name: values[name].lower() in ("1", "true", "on") for name in flags}
     for name, model in (("team", Team), ("cluster", Cluster)):
         if name in params and (row := model.objects.filter(name=params[name].replace("\0", "")).first()):
             values[name] = row.pk
@@ -248,15 +175,23 @@ def values_from_url(params: QueryDict) -> dict[str, Any]:
 
 def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
     """The form's values as a submit request, without the empty fields."""
-    request: dict[str, Any] = {name: values[name] for name in TEXT_FIELDS if values.get(name)}
-    request["command"] = values.get("command", "").replace(
-        "\r\n", "\n"
-    )  # browsers send CRLF, which breaks shell scripts
-    if values.get("comment"):
-        request["comment"] = values["comment"].replace("\r\n", "\n")
-    request |= {name: number_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
-    request |= {name: True for name in FLAG_FIELDS if values.get(name)}
-    return request | {name: parse_pairs(name, values[name]) for name in PAIRS_FIELDS if values.get(name, "").strip()}
+    stated = {name: values[name] for name in FORM_FIELDS if values.get(name)}
+    request = {name: _request_value(name, value) for name, value in stated.items()}
+    return {"command": "", **{name: value for name, value in request.items() if value != {}}}
+
+
+def _request_value(name: str, value: Any) -> Any:
+    match FORM_FIELDS[name].value.notation:
+        case Notation.LINES:
+            return value.replace("\r\n", "\n")  # browsers send CRLF, which breaks shell scripts
+        case Notation.NUMBER:
+            return number_or_text(value)
+        case Notation.PAIRS:
+            return parse_pairs(name, value)
+        case Notation.FLAG:
+            return True
+        case _:
+            return value
 
 
 def number_or_text(text: str) -> float | str:
@@ -302,28 +237,31 @@ def resubmit_values(job: Job, changes: Mapping[str, Any], *, secrets: bool) -> d
 
 
 def _values_of(job: Job, *, secrets: bool) -> dict[str, Any]:
+    repeated = [name for name, field in FORM_FIELDS.items() if field.stored and field.repeats]
     return {
         "team": job.team_id,
         "cluster": job.cluster_id,
-        "command": job.command if secrets else masking.mask_text(job.command),
-        "environment": format_pairs(job.environment if secrets else masking.without_secrets(job.environment)),
-        "labels": format_pairs(job.labels if secrets else masking.without_secrets(job.labels)),
-        "comment": job.comment if secrets else masking.mask_text(job.comment),
-        "memory_per_node": f"{job.memory_per_node_mb}M" if job.memory_per_node_mb else "",
+        **{name: _form_value(job, name, secrets) for name in repeated},
         "time_limit": slurm_notation.format_duration(job.time_limit),
-        "checkpoint_interval": slurm_notation.format_duration(job.checkpoint_interval)
-        if job.checkpoint_interval
-        else "",
-        "mounts": ",".join(job.mounts),
-        **_contract_values(job),
         **_gpu_values(job),
-        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "cpus_per_node")},
-        **{
-            name: getattr(job, name)
-            for name in ("gpu_model", "mig_profile", "nic_type", "workdir", "priority", "requeue_limit")
-        },
-        **{name: getattr(job, name) for name in ("image", "preemptible", "checkpoint_dir", "checkpoint_signal")},
     }
+
+
+def _form_value(job: Job, name: str, secrets: bool) -> Any:
+    value = getattr(job, FORM_FIELDS[name].value.column or name)
+    match FORM_FIELDS[name].value.notation:
+        case Notation.LINES:
+            return value if secrets else masking.mask_text(value)
+        case Notation.PAIRS:
+            return format_pairs(value if secrets else masking.without_secrets(value))
+        case Notation.NAMES:
+            return ",".join(value)
+        case Notation.MEMORY:
+            return f"{value}M" if value else ""
+        case Notation.DURATION:
+            return slurm_notation.format_duration(value) if value else ""
+        case _:
+            return "" if value is None else value
 
 
 def _gpu_values(job: Job) -> dict[str, Any]:
@@ -334,13 +272,3 @@ def _gpu_values(job: Job) -> dict[str, Any]:
             per_gpu = nodes.aggregate(most=Max("shards_per_gpu"))["most"] or 1  # without nodes, the parser refuses it
             return {"gpus_per_node": "", field: shards_of_milli(job.gpu_milli, per_gpu)}
     return {"gpus_per_node": job.requested_gpus_per_node}
-
-
-def _contract_values(job: Job) -> dict[str, Any]:
-    """The contract of the job as form values; empty for terms that promise nothing."""
-    exempt, per_day = job.preempt_exempt_time, job.preemptions_per_day
-    return {
-        "preempt_exempt_time": slurm_notation.format_duration(exempt) if exempt else "",
-        "preempt_at_checkpoint": job.preempt_at_checkpoint,
-        "preemptions_per_day": "" if per_day is None else per_day,
-    }

@@ -92,6 +92,7 @@ class SubmitRequest:
     installation: str = ""  # the installation that submits it; stored in the comment next to the key
     gpu_shards: int = 0  # parts of one GPU (`BackendNode.gpu_shards`), which the cluster selects, instead of whole GPUs
     share_gres: str = SHARD  # as `BackendNode.share_gres` of its node
+    wckey: str = ""  # of the accounting of the cluster
     mig_profile: str = ""  # one MIG slice of this profile (`BackendNode.mig_slices`) instead of whole GPUs
 
 

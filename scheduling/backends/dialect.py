@@ -157,7 +157,7 @@ def _basic_fields(dialect: Dialect, what: SubmitRequest) -> dict[str, Any]:
         requeue_field: requeue,  # only Acme requeues; a requeue by Slurm would start the job twice
     }
     # Slurm fails a job whose log path is empty, so an empty value is left out and Slurm uses its default.
-    optional = {"account": what.account, "standard_output": what.stdout}
+    optional = {"account": what.account, "standard_output": what.stdout, "wckey": what.wckey}
     return fields | {name: value for name, value in optional.items() if value}
 
 

@@ -375,18 +375,19 @@ def _with_expected_duration(job: WaitingJob, durations: RunTimeEstimates) -> Wai
     return job if usual is None else replace(job, usual=timedelta(seconds=usual))
 
 
-NEED_COLUMNS = (
-    "nodes",
-    "gpus_per_node",
-    "gpu_milli",
-    "share_gres",
-    "mig_profile",
-    "cpus_per_node",
-    "memory_per_node_mb",
-    "gpu_model",
-    "nic_type",
-    "required_node",
-)
+# Column of `Job` and attribute of `JobSpec` → attribute of the engine's request
+NEED_COLUMNS = {
+    "nodes": "nodes",
+    "gpus_per_node": "gpus",
+    "gpu_milli": "gpu_milli",
+    "share_gres": "share_gres",
+    "mig_profile": "mig_profile",
+    "cpus_per_node": "cpus",
+    "memory_per_node_mb": "memory_mb",
+    "gpu_model": "gpu_model",
+    "nic_type": "nic_type",
+    "required_node": "node",
+}
 REQUEST_COLUMNS = (
     "priority",
     "preemptible",
@@ -429,7 +430,7 @@ def _waiting(
         if predicted is not None:
             predictions.add(pk, predicted, by_trees)
         requested = tuple(columns[: len(NEED_COLUMNS)])
-        need = needs.get(requested) or needs.setdefault(requested, _resource_need(*requested))
+        need = needs.get(requested) or needs.setdefault(requested, resource_need(requested))
         priority, preemptible, time_limit, hold, reason, why, budgets, begin_at, deadline_at, array, array_limit = (
             columns[len(NEED_COLUMNS) :]
         )
@@ -457,30 +458,9 @@ def _waiting(
         )
 
 
-def _resource_need(
-    nodes: int,
-    gpus: int,
-    gpu_milli: int,
-    share_gres: str,
-    mig_profile: str,
-    cpus: int,
-    memory_mb: int,
-    gpu_model: str,
-    nic_type: str,
-    node: str,
-) -> ResourceRequest:
-    return ResourceRequest(
-        nodes=nodes,
-        gpus=gpus,
-        gpu_milli=gpu_milli,
-        share_gres=share_gres,
-        mig_profile=mig_profile,
-        cpus=cpus,
-        memory_mb=memory_mb,
-        gpu_model=gpu_model,
-        nic_type=nic_type,
-        node=node,
-    )
+def resource_need(columns: Iterable[Any]) -> ResourceRequest:
+    """Return the request with these values of `NEED_COLUMNS`."""
+    return ResourceRequest(**dict(zip(NEED_COLUMNS.values(), columns, strict=True)))
 
 
 def _preemption_times(cluster: Cluster, now: datetime) -> dict[int, tuple[datetime, ...]]:

@@ -27,7 +27,7 @@ from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.quotas import QuotaAccount, accounts
 from scheduling.engine.blockers import Blocker, has_gate
-from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, WaitingJob
+from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.counterfactual import RulesFactory
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, live_rules_factory, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
@@ -207,23 +207,12 @@ def _delay_warning(cluster: Cluster) -> str:
 
 def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> WaitingJob:
     """The job, or the first task of the array, as the engine would see it after the submission."""
-    need = ResourceRequest(
-        nodes=spec.nodes,
-        gpus=spec.gpus_per_node,
-        gpu_milli=spec.gpu_milli,
-        share_gres=spec.share_gres,
-        mig_profile=spec.mig_profile,
-        cpus=spec.cpus_per_node,
-        memory_mb=spec.memory_per_node_mb,
-        gpu_model=spec.gpu_model,
-        nic_type=spec.nic_type,
-    )
     return WaitingJob(
         id=PREVIEW_JOB_ID,
         name="this job",
         team=team.name,
         kind=spec.kind,
-        need=need,
+        need=snapshot.resource_need(getattr(spec, column) for column in snapshot.NEED_COLUMNS),
         priority=spec.priority,
         submitted_at=now,
         preemptible=spec.preemptible,

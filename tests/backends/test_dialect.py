@@ -90,10 +90,14 @@ def test_time_limit_is_rounded_up_to_whole_minutes(limit, minutes):
     assert body("v0.0.38", time_limit=timedelta(seconds=limit))["job"]["time_limit"] == minutes
 
 
+def test_workload_key_is_sent():
+    assert body("v0.0.42", wckey="climate")["job"]["wckey"] == "climate"
+
+
 def test_unset_values_are_not_sent():
     job = body("v0.0.42", time_limit=None, gpus_per_node=0, account="", memory_per_node_mb=0)["job"]
 
-    assert not {"time_limit", "tres_per_node", "account", "memory_per_node"} & set(job)
+    assert not {"time_limit", "tres_per_node", "account", "memory_per_node", "wckey"} & set(job)
 
 
 @pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])

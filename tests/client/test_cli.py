@@ -88,7 +88,7 @@ def test_a_dry_run_reports_invalid_fields_like_a_submission(acme):
 
 
 def test_submit_help_describes_each_option_once(acme):
-    described = [usage.partition(" ")[0] for group in submit_help.OPTION_GROUPS.values() for usage, _ in group]
+    described = [usage.partition(" ")[0] for group in submit_help.option_groups().values() for usage, _ in group]
 
     assert sorted(described) == sorted(
         {

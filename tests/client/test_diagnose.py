@@ -90,7 +90,7 @@ def test_unknown_signal_is_wrong_usage() -> None:
     assert "'LOUD' is not a signal" in out
 
 
-def test_the_wheel_carries_the_whole_engine(tmp_path: Path) -> None:
+def test_the_wheel_carries_the_whole_engine_and_the_table_of_request_fields(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT / "client", check=True, capture_output=True)
 
@@ -99,6 +99,7 @@ def test_the_wheel_carries_the_whole_engine(tmp_path: Path) -> None:
     engine = ROOT / "failures" / "diagnosis"
     wanted = {path.relative_to(engine) for kind in ("*.py", "*.csv") for path in engine.rglob(kind)}
     assert {f"acme_client/diagnosis/{path.as_posix()}" for path in wanted} <= carried
+    assert "acme_client/request_fields.py" in carried
 
 
 def test_the_engine_needs_neither_django_nor_the_server(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment
         ("--export=NONE,A=1,B", {"environment": {"A": "1", "B": "from here"}}),
         ("--env A=1,2 --env B=x=y", {"environment": {"A": "1,2", "B": "x=y"}}),
         ("--requeue-limit 7", {"requeue_limit": 7}),
+        ("--wckey climate", {"wckey": "climate"}),
         ("--label run=7 --label by=ada", {"labels": {"run": "7", "by": "ada"}}),
         ("--kind pretrain --preemptible", {"kind": "pretrain", "preemptible": True}),
         ("--priority -5", {"priority": -5}),

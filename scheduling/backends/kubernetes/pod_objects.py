@@ -37,7 +37,7 @@ from .pod_template import ROOT_ID, SHARED_MEMORY_PATH, SHARED_MEMORY_VOLUME, Pod
 NODES_ANNOTATION = "acme/nodes"  # JSON list of the nodes in rank order; on owners
 FAILS_IF_STOPPED_ANNOTATION = "acme/fails-if-stopped"  # on pods, since their script does (`pod_script`)
 ADMITTED_ANNOTATION = "acme/admitted"  # on owners: all pods have their nodes, and later ones get none
-NAME_ANNOTATION, USER_ANNOTATION = "acme/name", "acme/user"  # for readers of kubectl
+NAME_ANNOTATION, USER_ANNOTATION, WCKEY_ANNOTATION = "acme/name", "acme/user", "acme/wckey"  # for readers of kubectl
 GATE = "acme/gang"
 SCHEDULER = "acme"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # in the template's labels: Kueue admits the job by ending `suspend`
@@ -235,6 +235,7 @@ def _marks(request: SubmitRequest, template: PodTemplate) -> dict[str, dict[str,
             **template.annotations,
             NAME_ANNOTATION: request.name,
             USER_ANNOTATION: request.user,
+            **({WCKEY_ANNOTATION: request.wckey} if request.wckey else {}),
             FAILS_IF_STOPPED_ANNOTATION: "true",
         },
     }

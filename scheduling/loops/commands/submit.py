@@ -215,6 +215,7 @@ def _submission(attempt: Attempt, nodes: Mapping[str, AllocatedNode], installati
         record=record,
         shell_signals=_signals_for_the_shell(attempt),
         image=job.image,
+        wckey=job.wckey,
         mounts=tuple(job.mounts),
         checkpoint_signal=_checkpoint_signal(job),
         installation=installation,

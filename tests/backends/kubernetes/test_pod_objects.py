@@ -94,6 +94,12 @@ def test_owner_carries_the_key_and_the_nodes_in_rank_order(features, collection,
     assert owner_nodes(new.body) == ["n2", "n1"]
 
 
+def test_owner_carries_the_workload_key_only_if_the_job_has_one():
+    marks = [owner_object(request(wckey=key), SIMPLE, JOBS).body["metadata"]["annotations"] for key in ("", "climate")]
+
+    assert [one.get("acme/wckey") for one in marks] == [None, "climate"]
+
+
 def test_job_runs_once_on_pods_that_wait_for_their_nodes():
     spec = owner_object(request(), SIMPLE, JOBS).body["spec"]
     pod = spec["template"]["spec"]

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from acmeweb import api_root
 from jobs.api import shapes
-from jobs.core.spec import JOB_FIELD_READERS
+from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.models import Quota, clock
 from scheduling.loops.recovery import decide_and_recover_once
 from tests.failures import make as failures
@@ -65,7 +65,7 @@ def test_every_reference_of_the_schema_resolves(schema):
 
 
 def test_the_job_request_has_every_field_that_the_spec_reads():
-    assert set(shapes.JOB_REQUEST.fields) == {*JOB_FIELD_READERS, "team", "cluster"}
+    assert set(shapes.JOB_REQUEST.fields) == {*REQUEST_FIELDS, "team", "cluster"}
 
 
 def test_answers_are_as_described(schema, olga):

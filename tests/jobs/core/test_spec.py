@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobs.core import spec
 from jobs.core.container_offers import NO_OFFERS, ContainerOffers, container_offers
 from jobs.core.lifecycle import JobKind
+from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.core.spec import ClusterShape, DependencySpec, InvalidField, NodeShape
 
 SEREN = ClusterShape(
@@ -263,7 +264,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(spec.JOB_FIELD_READERS)), json_values, max_size=5))
+@given(st.dictionaries(st.sampled_from(sorted(REQUEST_FIELDS)), json_values, max_size=5))
 def test_any_request_gives_a_job_or_one_error_sentence(fields):
     try:
         job = spec.parse({"command": "x", **fields}, SEREN)

@@ -625,8 +625,10 @@ def test_edit_and_resubmit_submits_the_same_job_again(ada):
         environment={"HF_TOKEN": "hf_abc"},
         labels={"run": "a"},
         checkpoint_interval="30:00",
+        wckey="climate",
     )
 
+    assert '<dt>Workload key</dt><dd class="mono">climate</dd>' in ada.get(f"/jobs/{job}/").content.decode()
     form = ada.get(f"/jobs/new/?from={job}").context["form"]
     ada.post("/jobs/new/", {name: value for name, value in form.initial.items() if value not in ("", False)})
 

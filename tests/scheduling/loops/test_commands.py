@@ -53,14 +53,17 @@ def test_cluster_is_told_the_model_of_the_chosen_nodes_not_the_alternatives(clus
     assert slurm.sent[0].gpu_model == "a100"
 
 
-def test_image_and_mounts_of_a_job_are_passed_to_the_cluster(cluster, slurm):
+def test_image_mounts_and_workload_key_of_a_job_are_passed_to_the_cluster(cluster, slurm):
     attempt = make.attempt()
-    Job.objects.filter(pk=attempt.job.pk).update(image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "home"])
+    Job.objects.filter(pk=attempt.job.pk).update(
+        image="nvcr.io/nvidia/pytorch:24.01-py3", mounts=["data", "home"], wckey="climate"
+    )
 
     deliver(cluster, slurm)
 
     assert slurm.sent[0].image == "nvcr.io/nvidia/pytorch:24.01-py3"
     assert slurm.sent[0].mounts == ("data", "home")
+    assert slurm.sent[0].wckey == "climate"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+../../jobs/core/request_fields.py
