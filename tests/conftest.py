@@ -9,9 +9,10 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from acmeweb.startup import freeze_loaded_modules
-from tests import schema_template
+from tests import empty_database, schema_template
 
 pytest.register_assert_rewrite("tests.backends.contract")  # so that failed assertions show their values
+empty_database.use_delete_rows()
 
 
 def pytest_xdist_auto_num_workers() -> int:
