@@ -31,7 +31,7 @@ REMOVABLE = (ast.AugAssign, ast.Raise, ast.Break, ast.Continue)
 NOT_EXECUTED = ("annotation", "returns", "decorator_list")
 NO_SERVER = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1"}
 PLUGINS = ["-ptests.without_database", "-pno:xdist", "-pno:randomly", "-pno:cacheprovider"]
-OPTIONS = ["-xq", "--assert=plain", "--reruns=0", "--hypothesis-seed=0", *PLUGINS]
+OPTIONS = ["-xq", "--assert=plain", "--reruns=0", "--hypothesis-seed=0", "--hypothesis-profile=thorough", *PLUGINS]
 
 
 def replacements(node):

@@ -25,7 +25,7 @@ import pytest
 
 from acmeweb.common.env import ROOT
 from acmeweb.services import parent_guard, ports, postgres, secret_files, users, valkey
-from tests import schema_template
+from tests import properties, schema_template
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
@@ -38,6 +38,7 @@ NO_OFFICIAL_CLIENT = "KUBERNETES_CLIENT_PYTHON names no interpreter with the off
 MAY_BE_MISSING = (NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
 SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
+properties.register_profiles()  # before Hypothesis reads the option that chooses one
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,14 +63,6 @@ def use_valkey_database(worker: str) -> None:
     url, slash, number = os.environ["VALKEY_URL"].rpartition("/")
     if number == "0":
         os.environ["VALKEY_URL"] = f"{url}{slash}{1 + int(worker.removeprefix('gw')) % 15}"
-
-
-def pytest_configure() -> None:
-    """Hypothesis has no deadlines, because a busy machine must not fail a test."""
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile("acme", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("acme")
 
 
 def pytest_unconfigure() -> None:
