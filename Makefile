@@ -1,6 +1,7 @@
 # The two main commands are `make up` and `make test`; both run the set-up first, which costs nothing the second time.
 #   make up        starts everything; DEMO=0 without the demo, ACME_PORT=9000 on another port (variables: .env.example)
 #   make test      runs the tests; ARGS="-k leash -x" is passed to pytest
+#   make unit      runs the tests of a file that need no database, without servers: FILE=tests/jobs/core/test_spec.py
 #   make pure      runs the tests that need no database on another Python: ON=/path/to/python3.13
 #   make coverage  measures the branch coverage of the pure modules
 #   make compiled  compiles the engine's hot modules and waits for it; `make up` does this in the background
@@ -9,6 +10,7 @@
 PYTHON =
 ON =
 ARGS =
+FILE =
 SEED =
 UPGRADE =
 PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not slurm"
@@ -17,7 +19,7 @@ OTHER_PYTHON_TESTS = -p tests.without_database tests/client $(PURE_TESTS) --dese
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup up compiled test pure coverage chaos lint map lock secrets clean
+.PHONY: setup up compiled test unit pure coverage chaos lint map lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -33,6 +35,9 @@ compiled: setup
 
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+unit: setup
+	@.venv/bin/python -m pytest -q -p tests.without_database $(FILE) $(ARGS)
 
 # On another Python, in an environment that is deleted afterwards. Without the contract tests, most of which wait
 pure: setup

@@ -36,6 +36,8 @@ NO_TORCH = "torch is not installed"
 NO_KUBERNETES = "there is no Kubernetes control plane on this host"  # no package index has one
 NO_OFFICIAL_CLIENT = "KUBERNETES_CLIENT_PYTHON names no interpreter with the official client"  # it has 60 MB
 MAY_BE_MISSING = (NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
+# Settings need addresses; nothing listens there
+NO_SERVERS = {"DATABASE_URL": "postgresql://none@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1/0"}
 SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
 properties.register_profiles()  # before Hypothesis reads the option that chooses one
@@ -46,6 +48,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """A wrapper runs before every plain hook, so before pytest-django touches the settings."""
     os.environ["ACME_TESTING"] = "1"
     os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
+    if early_config.pluginmanager.hasplugin("tests.without_database"):
+        os.environ |= NO_SERVERS
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         use_valkey_database(worker)
     else:
@@ -80,8 +84,7 @@ def compiled_tests(*, workers: bool) -> Iterator[None]:
         yield
         return
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "tests"]
-    nothing = {"DATABASE_URL": "postgresql://none@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1"}
-    known, null = os.environ | nothing, subprocess.DEVNULL
+    known, null = os.environ | NO_SERVERS, subprocess.DEVNULL
     with subprocess.Popen(words, cwd=ROOT, env=known, stdin=null, stdout=null, stderr=null):
         yield
 
