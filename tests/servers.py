@@ -4,7 +4,7 @@ With DATABASE_URL given, that server is used. Under xdist the controller starts 
 addresses. They end with pytest, also when it is killed.
 
 REQUIRE_ALL=1 turns every skip into a failure: where everything is installed, a test that did not run says nothing.
-WITHOUT_TORCH=1 excepts those that need torch: `.ci/run` says so where no CPU build of it is to be had.
+Only what no package index has may be missing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from tests import properties, schema_template
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
-WITHOUT_TORCH = os.environ.get("WITHOUT_TORCH", "") not in ("", "0")
 # Nobody needs the data of a test run after a crash
 UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
-NO_TORCH = "torch is not installed"
+NO_TORCH = "torch is not installed; `.ci/run system` installs its CPU build, where there is one"
 NO_KUBERNETES = "there is no Kubernetes control plane on this host"  # no package index has one
 NO_OFFICIAL_CLIENT = "KUBERNETES_CLIENT_PYTHON names no interpreter with the official client"  # it has 60 MB
-MAY_BE_MISSING = (NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
+MAY_BE_MISSING = (NO_TORCH, NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
 # Settings need addresses; nothing listens there
 NO_SERVERS = {"DATABASE_URL": "postgresql://none@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1/0"}
 SCHEMA_PASSWORD = "schema-password"
@@ -191,21 +190,22 @@ def _until(answers: Callable[[], bool], log: Path, limit_s: float = PATIENCE_S) 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    is_allowed = hasattr(report, "wasxfail") or any(reason in str(report.longrepr) for reason in MAY_BE_MISSING)
-    if REQUIRE_ALL and report.skipped and not is_allowed:
-        _fail(report)
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail_if_required(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if REQUIRE_ALL and report.skipped and not (WITHOUT_TORCH and NO_TORCH in str(report.longrepr)):
-        _fail(report)
+    if report.skipped:
+        _fail_if_required(report)
     return report
 
 
-def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not REQUIRE_ALL or any(reason in str(report.longrepr) for reason in MAY_BE_MISSING):
+        return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"
     report.longrepr = f"REQUIRE_ALL=1, but this was skipped: {reason}"
