@@ -1,6 +1,8 @@
 # The two main commands are `make up` and `make test`; both run the set-up first, which costs nothing the second time.
 #   make up        starts everything; DEMO=0 without the demo, ACME_PORT=9000 on another port (variables: .env.example)
 #   make test      runs the tests; ARGS="-k leash -x" is passed to pytest
+#   make unit      runs the tests of a file that need no database, without servers: FILE=tests/jobs/core/test_spec.py
+#   make test-system  runs the tests with whole instances, real clusters, chaos, fuzzing and most of the browser
 #   make pure      runs the tests that need no database on another Python: ON=/path/to/python3.13
 #   make coverage  measures the branch coverage of the pure modules
 #   make compiled  compiles the engine's hot modules and waits for it; `make up` does this in the background
@@ -9,15 +11,16 @@
 PYTHON =
 ON =
 ARGS =
+FILE =
 SEED =
 UPGRADE =
-PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not slurm"
-OTHER_PYTHON_TESTS = -p tests.without_database tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
+PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not system"
+OTHER_PYTHON_TESTS = -p tests.without_database --hypothesis-profile=few tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
 
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup up compiled test pure coverage chaos lint map lock secrets clean
+.PHONY: setup up compiled test unit test-system pure coverage chaos lint map lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -32,7 +35,13 @@ compiled: setup
 	@.venv/bin/python -m acmeweb.services.compile_engine
 
 test: setup
-	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+	@.venv/bin/python -m pytest -n auto --dist worksteal -m "not system" $(ARGS)
+
+unit: setup
+	@.venv/bin/python -m pytest -q -p tests.without_database $(FILE) $(ARGS)
+
+test-system: setup
+	@.venv/bin/python -m pytest -n auto --dist worksteal -m "system or hypothesis" --hypothesis-profile=thorough $(ARGS)
 
 # On another Python, in an environment that is deleted afterwards. Without the contract tests, most of which wait
 pure: setup

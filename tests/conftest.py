@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from pytest_django import DjangoDbBlocker
 
 from acmeweb.startup import freeze_loaded_modules
-from tests import schema_template
+from tests import empty_database, schema_template
 
 pytest.register_assert_rewrite("tests.backends.contract")  # so that failed assertions show their values
+
+
+empty_database.use_delete_rows()
+LONG_S = 600  # what a test may take that states no timeout of its own
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -21,37 +25,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the tests that start whole instances over each worker's share of the run, so that none comes last and the
-    other workers compute while one of them waits for its instance."""
-    long = [item for item in items if item.get_closest_marker("chaos")]
-    long.sort(key=_timeout_s, reverse=True)
-    others = [item for item in items if not item.get_closest_marker("chaos")]
+    """Put the longest tests at the beginning of each worker's share of the run, so that none comes last."""
+    long = sorted((item for item in items if _timeout_s(item) > LONG_S), key=_timeout_s, reverse=True)
+    others = [item for item in items if _timeout_s(item) <= LONG_S]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shares = [
-        spread_out(long[n::workers], others[n * len(others) // workers : (n + 1) * len(others) // workers], n / workers)
-        for n in range(workers)
-    ]
-    items[:] = [item for share in shares for item in share]
+    ends = [number * len(others) // workers for number in range(workers + 1)]
+    items[:] = [item for n in range(workers) for item in (*long[n::workers], *others[ends[n] : ends[n + 1]])]
 
 
 def _timeout_s(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0]) if marker else 0.0
-
-
-LONG_TESTS_END = 0.6  # of a worker's tests; the remaining ones fill the gaps at the end of the run
-
-
-def spread_out(long: Sequence[pytest.Item], others: Sequence[pytest.Item], phase: float) -> list[pytest.Item]:
-    """The tests of one worker: the long ones in their order, at equal distances. The phase (0 to 1) moves them within
-    the distance, so that workers do not start their instances at the same time."""
-    distance = LONG_TESTS_END * len(others) / max(len(long), 1)
-    found, taken = list[pytest.Item](), 0
-    for number, item in enumerate(long):
-        until = int((number + phase) * distance)
-        found += [*others[taken:until], item]
-        taken = until
-    return [*found, *others[taken:]]
 
 
 def pytest_collection_finish() -> None:

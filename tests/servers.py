@@ -4,7 +4,7 @@ With DATABASE_URL given, that server is used. Under xdist the controller starts 
 addresses. They end with pytest, also when it is killed.
 
 REQUIRE_ALL=1 turns every skip into a failure: where everything is installed, a test that did not run says nothing.
-WITHOUT_TORCH=1 excepts those that need torch: `.ci/run` says so where no CPU build of it is to be had.
+Only what no package index has may be missing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ import pytest
 
 from acmeweb.common.env import ROOT
 from acmeweb.services import parent_guard, ports, postgres, secret_files, users, valkey
-from tests import schema_template
+from tests import properties, schema_template
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
-WITHOUT_TORCH = os.environ.get("WITHOUT_TORCH", "") not in ("", "0")
 # Nobody needs the data of a test run after a crash
 UNSAFE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
-NO_TORCH = "torch is not installed"
+NO_TORCH = "torch is not installed; `.ci/run system` installs its CPU build, where there is one"
 NO_KUBERNETES = "there is no Kubernetes control plane on this host"  # no package index has one
 NO_OFFICIAL_CLIENT = "KUBERNETES_CLIENT_PYTHON names no interpreter with the official client"  # it has 60 MB
-MAY_BE_MISSING = (NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
+MAY_BE_MISSING = (NO_TORCH, NO_KUBERNETES, NO_OFFICIAL_CLIENT)  # also where REQUIRE_ALL is set
+# Settings need addresses; nothing listens there
+NO_SERVERS = {"DATABASE_URL": "postgresql://none@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1/0"}
 SCHEMA_PASSWORD = "schema-password"
 running = ExitStack()
+properties.register_profiles()  # before Hypothesis reads the option that chooses one
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,6 +47,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """A wrapper runs before every plain hook, so before pytest-django touches the settings."""
     os.environ["ACME_TESTING"] = "1"
     os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
+    if early_config.pluginmanager.hasplugin("tests.without_database"):
+        os.environ |= NO_SERVERS
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         use_valkey_database(worker)
     else:
@@ -64,14 +68,6 @@ def use_valkey_database(worker: str) -> None:
         os.environ["VALKEY_URL"] = f"{url}{slash}{1 + int(worker.removeprefix('gw')) % 15}"
 
 
-def pytest_configure() -> None:
-    """Hypothesis has no deadlines, because a busy machine must not fail a test."""
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile("acme", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("acme")
-
-
 def pytest_unconfigure() -> None:
     running.close()
 
@@ -87,8 +83,7 @@ def compiled_tests(*, workers: bool) -> Iterator[None]:
         yield
         return
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "tests"]
-    nothing = {"DATABASE_URL": "postgresql://none@127.0.0.1:1/none", "VALKEY_URL": "redis://127.0.0.1:1"}
-    known, null = os.environ | nothing, subprocess.DEVNULL
+    known, null = os.environ | NO_SERVERS, subprocess.DEVNULL
     with subprocess.Popen(words, cwd=ROOT, env=known, stdin=null, stdout=null, stderr=null):
         yield
 
@@ -195,21 +190,22 @@ def _until(answers: Callable[[], bool], log: Path, limit_s: float = PATIENCE_S) 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    is_allowed = hasattr(report, "wasxfail") or any(reason in str(report.longrepr) for reason in MAY_BE_MISSING)
-    if REQUIRE_ALL and report.skipped and not is_allowed:
-        _fail(report)
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail_if_required(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if REQUIRE_ALL and report.skipped and not (WITHOUT_TORCH and NO_TORCH in str(report.longrepr)):
-        _fail(report)
+    if report.skipped:
+        _fail_if_required(report)
     return report
 
 
-def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not REQUIRE_ALL or any(reason in str(report.longrepr) for reason in MAY_BE_MISSING):
+        return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"
     report.longrepr = f"REQUIRE_ALL=1, but this was skipped: {reason}"

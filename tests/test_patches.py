@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from acmeweb.common.env import ROOT
 
 OURS = ("acmeweb", "jobs", "failures", "scheduling", "acme_client")
@@ -59,34 +57,6 @@ def is_ours(target: ast.expr, origins: dict[str, str]) -> bool:
     if rest and rest[-1] in sys.stdlib_module_names:
         return False
     return origins.get(first, first).split(".")[0] in OURS
-
-
-@pytest.mark.parametrize(
-    ("patch", "counts"),
-    [
-        ("from jobs.models import clock\nmonkeypatch.setattr(clock, 'now', f)", True),
-        ("from jobs.models import clock as c\nmonkeypatch.setattr(c.zone, 'now', f)", True),
-        ("import jobs.models\nmonkeypatch.setattr(jobs.models.Job, 'save', f)", True),
-        ("monkeypatch.setattr('acme_client.api.PAGE_SIZE', 2)", True),
-        ("monkeypatch.setattr(f'{name}.PAGE_SIZE', 2)", True),
-        ("from jobs.models import clock\nmonkeypatch.setitem(clock.zones, 'x', 1)", True),
-        ("from jobs.models import clock\nsetattr(clock, 'now', f)", True),
-        ("from unittest import mock\nmock.patch('jobs.models.clock.now')", True),
-        ("from unittest.mock import patch\nfrom jobs.models import Job\npatch.object(Job, 'save')", True),
-        ("from jobs.models import clock\nclock.now = f", True),
-        ("from jobs.models import clock\nclock.zones['x'] += 1", True),
-        ("import jobs.models\ndel jobs.models.clock", True),
-        ("from jobs.rest import throttle\nmonkeypatch.setattr(throttle.time, 'time', f)", False),
-        ("import os\nmonkeypatch.setattr(os, 'getpid', f)", False),
-        ("monkeypatch.setattr('time.sleep', f)", False),
-        ("monkeypatch.setenv('ACME_URL', '')", False),
-        ("caller.patch('jobs/1/', {})", False),
-        ("from django.conf import settings\nsettings.OIDC = None", False),
-        ("from jobs.models import Job\njob = Job()\njob.name = 'x'", False),
-    ],
-)
-def test_patch_counts_if_its_target_is_our_code(patch, counts):
-    assert bool(list(patches_of_our_code(patch))) is counts
 
 
 def test_no_test_patches_our_code():

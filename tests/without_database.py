@@ -1,4 +1,4 @@
-"""A plugin for pytest, `-p tests.without_database`: leaves out the tests that use the database."""
+"""A plugin for pytest, `-p tests.without_database`: leaves out the tests that use the database, starts no servers."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ import pytest
 DATABASE = {"db", "transactional_db", "django_db"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if DATABASE.isdisjoint([*getattr(item, "fixturenames", ()), *item.keywords])]
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    using = [item for item in items if not DATABASE.isdisjoint([*getattr(item, "fixturenames", ()), *item.keywords])]
+    left_out = set(using)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=using)

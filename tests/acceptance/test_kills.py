@@ -10,7 +10,7 @@ from tests.chaos import judge
 from tests.chaos.record import Record
 from tests.patience import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 
 def ids(running: Instance) -> set[str]:

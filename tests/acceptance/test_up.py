@@ -12,7 +12,7 @@ from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 from tests.scheduling.simulation.slurm.running import is_alive
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_instance_serves_stops_completely_and_keeps_its_data(untouched):
@@ -33,6 +33,7 @@ def test_instance_serves_stops_completely_and_keeps_its_data(untouched):
     assert untouched.start().ready() == "password: as you set it"
 
 
+@pytest.mark.system
 def test_killed_program_restarts_and_killed_runner_ends_all_programs(instance):
     instance.start(DEMO="0").ready()
     instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
@@ -52,6 +53,7 @@ def test_killed_program_restarts_and_killed_runner_ends_all_programs(instance):
     assert instance.sql("TABLE kept").rowcount == 1
 
 
+@pytest.mark.system
 def test_kill_9_of_up_leaves_no_process_and_does_not_delay_the_next_start(instance):
     instance.start(DEMO="0").ready()
     instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
@@ -66,6 +68,7 @@ def test_kill_9_of_up_leaves_no_process_and_does_not_delay_the_next_start(instan
     until(instance.gone, what="something stayed behind")
 
 
+@pytest.mark.system
 def test_ctrl_c_also_ends_the_jobs_of_the_local_cluster(instance):
     instance.start(DEMO="0").ready()
     seen = "SELECT c.address, n.name FROM jobs_cluster c, jobs_node n"
@@ -93,6 +96,7 @@ def test_ctrl_c_also_ends_the_jobs_of_the_local_cluster(instance):
     until(lambda: not any(map(is_alive, pids)), what="a job outlived Ctrl-C")
 
 
+@pytest.mark.system
 def test_second_start_in_the_same_directory_is_refused_in_one_sentence(instance, tmp_path):
     instance.start(DEMO="0")
     until(instance.place.lock.exists)
@@ -105,6 +109,7 @@ def test_second_start_in_the_same_directory_is_refused_in_one_sentence(instance,
     assert second.said().count("\n") == 1
 
 
+@pytest.mark.system
 def test_stop_during_the_start_leaves_no_process(instance):
     instance.start(DEMO="0")
     until(lambda: (instance.place.run / "supervisord.pid").exists())
@@ -125,20 +130,20 @@ def test_stop_during_the_start_leaves_no_process(instance):
         ({"DATABASE_URL": "mysql://db"}, "DATABASE_URL='mysql://db': is not a URL that starts with postgresql"),
     ],
 )
-def test_invalid_start_is_refused_in_one_sentence(instance, environment, sentence):
-    instance.start(**environment)
+def test_invalid_start_is_refused_in_one_sentence(untouched, environment, sentence):
+    untouched.start(**environment)
 
-    assert instance.process.wait(timeout=PATIENCE_S) == 1
-    assert instance.said().startswith(sentence)
-    assert instance.said().count("\n") == 1
+    assert untouched.process.wait(timeout=PATIENCE_S) == 1
+    assert untouched.said().startswith(sentence)
+    assert untouched.said().count("\n") == 1
 
 
-def test_port_in_use_is_reported_in_one_sentence(instance):
+def test_port_in_use_is_reported_in_one_sentence(untouched):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", instance.port))
+        taken.bind(("127.0.0.1", untouched.port))
         taken.listen()
-        instance.start()
+        untouched.start()
 
-        assert instance.process.wait(timeout=PATIENCE_S) == 1
-    assert instance.said().startswith(f"Port {instance.port} on 127.0.0.1 is already in use")
-    assert instance.gone()
+        assert untouched.process.wait(timeout=PATIENCE_S) == 1
+    assert untouched.said().startswith(f"Port {untouched.port} on 127.0.0.1 is already in use")
+    assert untouched.gone()

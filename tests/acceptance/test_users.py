@@ -14,7 +14,7 @@ from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 
 pytestmark = [
-    pytest.mark.chaos,
+    pytest.mark.system,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give programs users of their own"),
 ]

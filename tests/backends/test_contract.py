@@ -9,6 +9,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from jobs.core.lifecycle import State
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site, SleepContract
@@ -147,7 +148,17 @@ class TestExecuting(BackendContract):
         return executing
 
 
-@pytest.mark.slurm
+def test_real_slurm_runs_a_job_and_reports_its_exit_code(real):
+    """The one test of a real Slurm that runs without `make test-system`."""
+    request = real.work(exit_code=3)
+    real.backend.submit(request)
+
+    ended = real.until_final(request)
+
+    assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+
+
+@pytest.mark.system
 class TestRealSlurm(BackendContract):
     @pytest.fixture
     def site(self, real):

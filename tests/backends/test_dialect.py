@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core.lifecycle import NodeFlag, NodeState, State
@@ -337,7 +337,6 @@ JOB = ("job_id", "job_state", "nodes", "gres_detail", "exit_code", "start_time",
 FIELDS = (*ACCOUNTED, *JOB, "jobs", "state", "name", "gres")
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(st.dictionaries(st.sampled_from(FIELDS), anything))
 def test_arbitrary_rows_raise_only_malformed_response(raw):
     rows = (dialect.parse_job, dialect.parse_node, dialect.parse_accounting_job, dialect.parse_job_id)
@@ -349,7 +348,6 @@ def test_arbitrary_rows_raise_only_malformed_response(raw):
             continue
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(anything)
 def test_errors_are_looked_for_in_anything(answer):
     dialect.error_entries(answer)

@@ -30,7 +30,7 @@ from tests import make
 from tests.backends.real_slurm import PATH, RealSlurm, free_ports, missing_programs
 from tests.patience import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.system
 
 PROGRAMS = ("slurmdbd", "sacctmgr", "sacct", "sshare", "mariadbd", "mariadb-install-db", "mariadb")
 PACKAGES = "apt packages slurmdbd, mariadb-server-core and mariadb-client-core"

@@ -29,7 +29,7 @@ from tests import make
 from tests.backends.real_slurm import RealSlurm, started_or_skipped
 from tests.patience import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 TRAIN = """
 import json, os, sys, time, urllib.request

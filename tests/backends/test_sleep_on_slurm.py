@@ -22,7 +22,7 @@ from tests.backends.real_slurm import NODES, RealSlurm, started_or_skipped
 from tests.scheduling.sleep.night import SETTINGS, Night
 from tests.scheduling.sleep.receiver import Site, site_webhook
 
-pytestmark = [pytest.mark.slurm, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 LONG = {"command": "#!/bin/sh\nexec sleep 86400\n", "cpus_per_node": 8, "memory_per_node": "1G"}
 
 

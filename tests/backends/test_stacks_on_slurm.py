@@ -24,7 +24,7 @@ from tests import make
 from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 HANGS = """
 import os, threading

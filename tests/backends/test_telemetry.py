@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -71,7 +71,6 @@ def test_escapes_in_labels_are_decoded():
     assert gpu.model == r'a "b", \c'
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.text())
 def test_parser_accepts_any_text(page):
     telemetry.parse(page)

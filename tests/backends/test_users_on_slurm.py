@@ -17,7 +17,7 @@ from tests.backends.test_dialect import submission
 from tests.patience import until
 
 pytestmark = [
-    pytest.mark.chaos,
+    pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root's Slurm runs jobs of several users"),
 ]
 USERS = ("games", "www-data")  # users that exist on every machine

@@ -7,7 +7,7 @@ from jobs.actions import tokens as token_actions
 from jobs.models import clock
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SIZES = [("wide", {"viewport": {"width": 1440, "height": 900}}), ("phone", {"viewport": {"width": 390, "height": 844}})]
 

@@ -46,7 +46,7 @@ from tests.jobs.api import api_make
 from tests.scheduling.campaigns.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 
 AXE = Path(__file__).with_name("vendor") / "axe-core-4.14.1.min.js"
 SHOTS = os.environ.get("ACME_SHOTS", "")

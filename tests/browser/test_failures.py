@@ -11,7 +11,7 @@ from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

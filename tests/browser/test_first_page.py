@@ -8,7 +8,7 @@ from jobs.core.lifecycle import State
 from jobs.models import clock
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
@@ -149,6 +149,7 @@ def paths():
     return ["/", "/jobs/", f"/jobs/{job}/", f"/jobs/{job}/log/", "/jobs/new/", "/nodes/", "/nodes/seren/seren-001/"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 1024, 390])
 def test_pages_fit_the_screen_and_log_no_errors(visit, width, scheme):

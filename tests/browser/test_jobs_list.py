@@ -7,7 +7,7 @@ from jobs.core.lifecycle import State
 from jobs.models import Job
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 
 def test_two_jobs_are_cancelled_by_keyboard_after_a_preview(visit):

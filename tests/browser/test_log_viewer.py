@@ -11,7 +11,7 @@ from tests import make
 from tests.browser.test_every_page import ALWAYS, AXE, VIOLATIONS
 from tests.patience import until
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 LINES = 60_000

@@ -17,7 +17,7 @@ from tests import make
 from tests.browser.test_every_page import ALWAYS, AXE, VIOLATIONS
 from tests.jobs.pages.test_map_history import ran
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 BOXES = """() => ["#map .headline", "#map .when", "#map-at", "#map-moment", "#map-words", "#map-canvas"].map((one) => {

@@ -9,7 +9,7 @@ from jobs.models import Node, TeamRole
 from tests import make
 from tests.browser.test_every_page import ALWAYS, AXE, VIOLATIONS
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

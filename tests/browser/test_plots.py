@@ -16,7 +16,7 @@ from jobs.models import Attempt, Checkpoint, clock
 from tests import make
 from tests.scheduling.campaigns import campaign_make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 SHOTS = os.environ.get("ACME_SHOTS", "")
 LABELS = {
     (0.0001, 0.0001): "1e-4",

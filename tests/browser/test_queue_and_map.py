@@ -13,7 +13,7 @@ from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.schedule import schedule_once
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 390)]

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests import make
 from tests.browser.chromium import LAYOUT_SHIFTS
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 BURST_S = 20
 CATCH_UP_MS = 15_000  # until each fragment that has to wait was fetched

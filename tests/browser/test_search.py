@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from tests import make
 from tests.browser.test_every_page import ALWAYS, AXE, VIOLATIONS
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 
 
 def test_a_job_is_reached_by_keyboard_from_any_page(visit):

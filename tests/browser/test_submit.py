@@ -10,7 +10,7 @@ from jobs.models import Job, Quota
 from scheduling.models import EstimateError, EstimateLead
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 COUNT_SHIFTS = """

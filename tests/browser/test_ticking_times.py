@@ -10,7 +10,7 @@ from jobs.models import Job, clock
 from jobs.templatetags.acme import age
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SECONDS = [0, 90, 3630, 3 * 3600 + 5 * 60 + 30, 86400 + 30, 86400 * 3 + 3600 * 4 + 30, 86400 * 12 + 3600 * 4]
 ADD = """moments => moments.forEach((moment) => {

@@ -10,7 +10,7 @@ from jobs.models import clock
 from scheduling.loops.simulations import run_simulation_once
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 WEEK = b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n" + b"".join(
     b"%d,ada,nlp,debug,%d,600,8,1,COMPLETED\n" % (n, 60 * n) for n in range(1, 31)

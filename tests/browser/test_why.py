@@ -14,7 +14,7 @@ from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.models import EstimateError, EstimateLead
 from tests import make
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 
 SHOTS = os.environ.get("ACME_SHOTS", "")
 

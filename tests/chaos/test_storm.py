@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.storm import KINDS, Settings, chaos
 
 
-@pytest.mark.chaos
+@pytest.mark.system
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", KINDS)
 def test_storm_loses_no_job_and_runs_or_allocates_nothing_twice(kind, tmp_path):

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-# Where `.ci/run` has installed the CPU build, separate from the other packages
+from tests.servers import NO_TORCH
+
+# Where `.ci/run system` has installed the CPU build, separate from the other packages
 TORCH_AT = os.environ.get("TORCH_AT", "")
 if TORCH_AT:
     sys.path.append(TORCH_AT)
-torch = pytest.importorskip("torch", reason="torch is not installed; `.ci/run` installs its CPU build")
+torch = pytest.importorskip("torch", reason=NO_TORCH)
 
 from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - needs torch
 from torch.distributed.checkpoint.staging import DefaultStager  # noqa: E402
@@ -26,7 +28,8 @@ from tests.patience import until  # noqa: E402
 
 LONG_S = 800  # four processes, each of which imports torch
 # A warning of torch for every save by a single process, which is intended here
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+IGNORED = "ignore:torch.distributed is disabled:UserWarning"
+pytestmark = [pytest.mark.system, pytest.mark.filterwarnings(IGNORED)]
 
 
 WITH_TORCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,14 +1,10 @@
-"""Compiles the rules once per process. Property tests have no deadline, because the machine may be busy."""
+"""Compiles the rules once per process."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 
 from failures.diagnosis import scan
-
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.core.lifecycle import State
 from tests.backends.contract import BackendContract, Site
 from tests.backends.kubernetes.objects import template as pod_spec
 from tests.backends.kubernetes.real_kubernetes import RealKubernetes, pod, started_or_skipped
@@ -159,7 +160,18 @@ class TestSimulatedKubernetes(KubernetesContract):
         return simulated
 
 
-@pytest.mark.kubernetes
+@pytest.mark.timeout(600)
+def test_real_control_plane_runs_a_job_and_reports_its_exit_code(real):
+    """The one test of a real control plane that runs without `make test-system`."""
+    request = real.work(exit_code=3)
+    real.backend.submit(request)
+
+    ended = real.until_final(request)
+
+    assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+
+
+@pytest.mark.system
 @pytest.mark.timeout(600)
 class TestRealKubernetes(KubernetesContract):
     @pytest.fixture

@@ -22,7 +22,7 @@ from tests.backends.kubernetes.real_kubernetes import job, pod, started_or_skipp
 from tests.backends.kubernetes.simulated_kubernetes import open_kubernetes
 from tests.patience import until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="session")

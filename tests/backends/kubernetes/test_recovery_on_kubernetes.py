@@ -32,7 +32,7 @@ from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, 
 from tests.backends.kubernetes.test_contract import LEAVE_SILENT_NODES
 from tests.patience import until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 TRAIN = """
 import json, os, time, urllib.request

@@ -9,13 +9,14 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from failures.diagnosis import cleaning, engine, reader
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.diagnosis.values import ExitStatus
 from tests.failures.diagnosis.samples import SAMPLES
+from tests.properties import examples
 
 ECC = b"[rank3]: RuntimeError: CUDA error: uncorrectable ECC error\n"
 
@@ -35,7 +36,7 @@ def test_reading_does_not_depend_on_the_chunks(sizes: list[int], index: int) -> 
     assert reader.read_log(cut(data, sizes)) == reader.read_log([data])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=3000))
 def test_any_bytes_get_a_diagnosis(data: bytes) -> None:
     diagnosis = engine.diagnose([data])

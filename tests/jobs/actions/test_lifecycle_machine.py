@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from django.db import IntegrityError, transaction
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -23,6 +23,7 @@ from jobs.models import Allocation, Event, HoldKind, Job, Node, clock
 from tests import make
 from tests.chaos import judge
 from tests.chaos.judge import JobEvent, JobRow
+from tests.properties import examples
 
 NO = (JobStateChanged, ForbiddenTransition, IntegrityError)
 ENDS = (State.COMPLETED, State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.CANCELLED, State.OUT_OF_MEMORY)
@@ -207,6 +208,4 @@ def job_event(event: Event, names: dict[int, str]) -> JobEvent:
 
 
 TestLifecycleMachine = pytest.mark.django_db(LifecycleMachine.TestCase)
-TestLifecycleMachine.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestLifecycleMachine.settings = examples(25, stateful_step_count=25, suppress_health_check=list(HealthCheck))

@@ -146,6 +146,7 @@ def campaign_after_a_look(row: Cluster, shared: Path, connect, gpus: int) -> Cam
     return campaign(row, shared, models, gpus)
 
 
+@pytest.mark.system
 def test_a_tiny_model_is_evaluated_on_a_real_slurm(shared):
     with started_or_skipped() as slurm, closing(open_backend(slurm.address)) as backend:
         row = Cluster.objects.create(name="contract", mode="drive", address=slurm.address, log_root=str(slurm.output))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from django.core.management import CommandError, call_command
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.evaluation.dispatch import DatasetTask, WorkQueue
@@ -25,6 +25,7 @@ from scheduling.evaluation.work import (
     SliceCost,
     datasets,
 )
+from tests.properties import examples
 
 PHASES = PhaseCosts.calibrate()
 
@@ -217,7 +218,7 @@ def test_node_joins_the_checkpoint_with_the_most_remaining_work():
 costs = st.tuples(st.integers(1, 5000), st.floats(0.1, 20_000), st.floats(0, 5000), st.integers(0, 3))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(work=st.lists(costs, min_size=1, max_size=20), nodes=st.integers(1, 3))
 def test_every_sample_is_taken_exactly_once(work, nodes):
     tasks = [
@@ -231,7 +232,7 @@ def test_every_sample_is_taken_exactly_once(work, nodes):
     assert all(sorted(samples) == list(range(tasks[number].samples)) for number, samples in taken.items())
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(work=st.lists(costs, min_size=1, max_size=20), nodes=st.integers(1, 3))
 def test_no_plan_is_shorter_than_the_bound(work, nodes):
     site = EvaluationSite(nodes=nodes)

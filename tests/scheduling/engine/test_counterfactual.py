@@ -13,8 +13,8 @@ from scheduling.engine.counterfactual import job_starts, smallest_changes
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from tests.make import NOON
+from tests.properties import examples
 from tests.scheduling.engine.test_engine import held, hours, node, waiting
-from tests.scheduling.replay.replaying import examples
 
 
 def changes(nodes, *jobs, policy="fifo-skip", job=1, sees=lambda team: True, **fields):

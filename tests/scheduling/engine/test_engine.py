@@ -14,7 +14,7 @@ from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.resources import ALL_NODES, NodeResources, members
 from tests.make import NOON
-from tests.scheduling.replay.replaying import examples
+from tests.properties import examples
 
 
 def node(number, *, free=8, leaf="l01", **fields):

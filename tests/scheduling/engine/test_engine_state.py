@@ -10,7 +10,8 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.replay.kernel import Outage
-from tests.scheduling.replay.replaying import SMALL, examples, trace, watched
+from tests.properties import examples
+from tests.scheduling.replay.replaying import SMALL, trace, watched
 
 kinds = st.sampled_from([JobKind.EVALUATION, JobKind.PRETRAIN])
 # Many small jobs at once, so that jobs wait and GPUs come free one by one

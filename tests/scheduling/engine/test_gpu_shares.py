@@ -13,8 +13,8 @@ from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.placements.baselines import BestFitPlacement, RandomPlacement
 from scheduling.engine.placements.gradient import Fragmentation, GradientPlacement
 from scheduling.engine.resources import ALL_NODES, NodeResources
+from tests.properties import examples
 from tests.scheduling.engine.test_placements import node, room
-from tests.scheduling.replay.replaying import examples
 
 TYPICAL = {ResourceRequest(gpus=8, cpus=0): 1, ResourceRequest(gpu_milli=500, cpus=0): 1}
 PLACE = {

@@ -21,7 +21,7 @@ from scheduling.engine.placements.tune import TunePlacement, cpu_memory_grants
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.resources import ALL_NODES, NodeResources, members
 from tests.make import NOON
-from tests.scheduling.replay.replaying import examples
+from tests.properties import examples
 
 GPUS = 8
 

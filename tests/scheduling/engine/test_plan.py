@@ -14,7 +14,7 @@ from scheduling.engine.resources import NodeResources
 from scheduling.engine.turns.exact_timeline import ExactTimeline
 from scheduling.engine.turns.gpu_only_timeline import GpuOnlyTimeline
 from scheduling.engine.turns.plan import ReservationPlan
-from tests.scheduling.replay.replaying import examples
+from tests.properties import examples
 
 NODES, GPUS = 9, 4
 

@@ -11,7 +11,7 @@ from scheduling.engine.resources import ALL_NODES, NodeResources, members
 from scheduling.engine.turns.exact_timeline import ExactTimeline
 from scheduling.engine.turns.gpu_only_timeline import STEPS_PER_BLOCK, GpuOnlyTimeline
 from scheduling.engine.turns.timeline import PlannedShare
-from tests.scheduling.replay.replaying import examples
+from tests.properties import examples
 
 NODES, GPUS = 6, 4
 CLOSED = 5  # this node accepts no jobs

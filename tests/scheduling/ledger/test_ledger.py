@@ -6,7 +6,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.ledger.buckets import (
@@ -22,6 +22,7 @@ from scheduling.ledger.buckets import (
     sum_by_key,
 )
 from scheduling.ledger.buckets import TimelineLayer as Lay
+from tests.properties import examples
 
 
 def sums(facts, start=0, end=100):
@@ -281,7 +282,7 @@ def world(draw):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(facts=world(), start=MOMENT, length=st.integers(0, 200))
 def test_buckets_add_up_to_capacity_times_time(facts, start, length):
     entries = list(ledger_entries(facts, (start, start + length)))
@@ -290,13 +291,13 @@ def test_buckets_add_up_to_capacity_times_time(facts, start, length):
     assert all(entry.gpu_us > 0 for entry in entries)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(facts=world(), cut=st.integers(0, 200))
 def test_two_halves_of_a_window_equal_the_whole(facts, cut):
     assert +(sums(facts, 0, cut) + sums(facts, cut, 200)) == +sums(facts, 0, 200)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(facts=world())
 def test_node_never_has_more_gpus_than_its_capacity(facts):
     for node in facts.machines:
@@ -305,7 +306,7 @@ def test_node_never_has_more_gpus_than_its_capacity(facts):
             assert sum(entry.gpu_us for entry in now) == capacity_us([node], moment, moment + 1)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(spells=st.lists(spell([Bucket.SLOW, Bucket.HUNG]), max_size=8))
 def test_flattened_layers_agree_with_a_naive_lookup(spells):
     layers = [Lay(one.start, one.end, (place,), place) for place, one in enumerate(spells)]
@@ -338,7 +339,7 @@ def test_growing_node_counts_with_its_current_capacity():
     assert sums(LedgerInput(machines=[grown])) == {Bucket.PRODUCTIVE: 4 * 30 + 8 * 50}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(facts=world(), cuts=st.lists(st.integers(1, 199), max_size=4, unique=True))
 def test_windows_equal_ledgers_of_their_own(facts, cuts):
     edges = [0, *sorted(cuts), 200]
@@ -430,7 +431,7 @@ share_holdings = st.lists(
     edges=st.lists(st.integers(1, 999), max_size=4, unique=True),
     slices=st.lists(st.sampled_from([142, 428, 999]), max_size=2),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_buckets_add_up_with_shares_in_any_division_of_time(holdings, edges, slices):
     lives = {1: [BucketInterval(100, 600, Bucket.LOST_WORK)], 2: [BucketInterval(0, 333, Bucket.START_UP)]}
     machine = node(gpus=2 + len(slices), slices=dict(enumerate(slices, 2)), holdings=holdings)

@@ -1,7 +1,7 @@
 """Goodput, ETTR and MTTF compared with hand-made sums and published limits."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.ledger.buckets import Bucket, LedgerEntry
@@ -16,6 +16,7 @@ from scheduling.ledger.reliability import (
     mttf,
     poisson_cdf,
 )
+from tests.properties import examples
 
 SUMS = {Bucket.PRODUCTIVE: 60, Bucket.LOST_WORK: 20, Bucket.FREE: 20}
 
@@ -75,7 +76,7 @@ def test_exact_and_approximate_intervals_meet():
     assert mttf(101, 101).low == pytest.approx(mttf(100, 100).low, rel=5e-3)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(0, 300), st.floats(0.5, 0.99))
 def test_estimate_lies_in_its_interval(count, confidence):
     estimate = mttf(count, 1.0, confidence)

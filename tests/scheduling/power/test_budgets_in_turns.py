@@ -17,8 +17,8 @@ from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.replay.start_estimates import ExactReplayLimits, start_estimates
 from tests.make import NOON
+from tests.properties import examples
 from tests.scheduling.engine.test_engine import node, started, waiting
-from tests.scheduling.replay.replaying import examples
 
 GPU_W = 425
 PLACED = [name for name in PLACEMENTS if name not in PLACEMENTS_WITHOUT_POWER]

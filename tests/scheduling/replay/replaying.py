@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from jobs.traces.trace import trace_from_columns
@@ -23,10 +22,6 @@ def trace(*jobs, **columns):
 
 # Few values, so that equal times and equal requests, where mistakes are likely, are common
 job_lists = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=25)
-
-
-def examples(count):
-    return settings(max_examples=count)
 
 
 def outcome(history, policy, setting=SMALL):

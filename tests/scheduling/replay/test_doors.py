@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
@@ -20,6 +20,7 @@ from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 from tests import make
+from tests.properties import examples
 from tests.scheduling.replay.temporary_tables import temporary_tables
 from tests.scheduling.replay.virtual_cluster import VirtualCluster
 from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
@@ -60,7 +61,7 @@ def both_doors(trace, policy, setting):
 @pytest.mark.django_db
 @pytest.mark.parametrize(("policy", "given_settings"), POLICIES)
 @given(jobs=JOBS)
-@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_live_cluster_starts_the_same_jobs_on_the_same_nodes_as_a_replay(policy, given_settings, jobs):
     live, replayed = both_doors(drawn_trace(jobs), policy, dataclasses.replace(SETTING, policy_settings=given_settings))
 

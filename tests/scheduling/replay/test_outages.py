@@ -16,7 +16,8 @@ from scheduling.replay.kernel import Outage
 from scheduling.replay.outages import FaultRates, InvalidFaultRates, RandomOutages
 from scheduling.replay.requests import InvalidReplaySetting, parse_policies, parse_virtual_clusters, replay_setting
 from scheduling.replay.run import ReplaySetting, run_policy
-from tests.scheduling.replay.replaying import COUNT, SMALL, examples, job_lists, trace, watched
+from tests.properties import examples
+from tests.scheduling.replay.replaying import COUNT, SMALL, job_lists, trace, watched
 
 HARSH = FaultRates(per_1000_node_days=5e6, repair_s=20, restart_s=2, checkpoint_s=5, stall_s=1)  # a failure every 17 s
 

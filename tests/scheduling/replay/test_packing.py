@@ -14,7 +14,8 @@ from scheduling.replay import report
 from scheduling.replay.job_profiles import ProfileRow, ProfileTable
 from scheduling.replay.kernel import Outage
 from scheduling.replay.run import ReplaySetting, run_policy
-from tests.scheduling.replay.replaying import SMALL, examples, trace, watched
+from tests.properties import examples
+from tests.scheduling.replay.replaying import SMALL, trace, watched
 
 TABLE = ProfileTable(
     rows=(

@@ -25,7 +25,8 @@ from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.requests import PLACEMENT_NAMES
 from scheduling.replay.run import ReplaySetting, replay_nodes, run_policy
 from scheduling.replay.timed_runs import measure_run
-from tests.scheduling.replay.replaying import COUNT, examples, job_lists, outcome, trace
+from tests.properties import examples
+from tests.scheduling.replay.replaying import COUNT, job_lists, outcome, trace
 
 POLICIES = ("fifo", "fifo-skip", "sjf", "easy", "conservative", "fair", "drf")
 BARE = ReplaySetting(nodes=371, load=130, best_effort=())

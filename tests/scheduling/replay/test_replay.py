@@ -22,10 +22,10 @@ from scheduling.engine.predicting import Predictor
 from scheduling.engine.resources import NodeResources
 from scheduling.replay.kernel import Outage, replay
 from scheduling.replay.run import ReplaySetting, arrivals, replay_nodes, run_policy
+from tests.properties import examples
 from tests.scheduling.replay.replaying import (
     COUNT,
     SMALL,
-    examples,
     job_lists,
     naive_easy,
     naive_queue,

@@ -158,7 +158,7 @@ class TestSimulatedContainers(ContainerTests):
             assert site.until_final(request).state == State.FAILED
 
 
-@pytest.mark.kubernetes
+@pytest.mark.system
 @pytest.mark.timeout(600)
 class TestRealContainers(ContainerTests):
     @pytest.fixture

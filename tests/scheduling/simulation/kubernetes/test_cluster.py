@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -15,6 +14,7 @@ from scheduling.simulation.kubernetes.persistence import ClusterDatabase
 from scheduling.simulation.kubernetes.values import ClusterSnapshot
 from scheduling.simulation.machines.faults import FaultKind
 from scheduling.simulation.machines.scripts.play import SimulatedExecutor
+from tests.properties import examples
 
 from .make import NODES, NOW, Client, client, job, pod, snapshot
 
@@ -212,6 +212,4 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestClusterMachine = ClusterMachine.TestCase
-TestClusterMachine.settings = settings(
-    max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None
-)
+TestClusterMachine.settings = examples(30, stateful_step_count=25)

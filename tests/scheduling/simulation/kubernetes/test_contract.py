@@ -14,7 +14,7 @@ from .contract import PODS, STEPS, Step, reduced
 from .real import started_or_skipped
 from .running import KubernetesProcess
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

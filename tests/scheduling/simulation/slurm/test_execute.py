@@ -502,7 +502,6 @@ def test_reused_pid_is_not_signaled(machine):
     assert machine.until_ended(job).state == State.NODE_FAIL  # this process was not killed
 
 
-@pytest.mark.chaos
 def test_jobs_survive_a_kill_of_the_server(tmp_path):
     with ClusterProcess(tmp_path, "--execute") as cluster:
         backend = cluster.backend()
@@ -530,7 +529,6 @@ def submit_here(backend, key: str, script: str, log: Path):
     return backend.submit(submission(key=key, script=script, stdout=str(log), nodes=(node.name,), **plain))
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_clean_stop_leaves_no_process_and_reports_why_the_jobs_ended(tmp_path, number):
     with ClusterProcess(tmp_path, "--execute") as cluster:

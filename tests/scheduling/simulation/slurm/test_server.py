@@ -216,7 +216,6 @@ def test_accounting_rejects_an_invalid_period(forgetful):
     assert "start_time: 'soon'" in answer.json()["errors"][0]["error"]
 
 
-@pytest.mark.chaos
 def test_kill_9_loses_neither_forgotten_nor_accounted_jobs(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "1", "--min-job-age", "1") as cluster:
         backend = cluster.backend()
@@ -418,7 +417,6 @@ def test_sigterm_stops_the_server_cleanly(tmp_path):
     assert cluster.stop() == 0
 
 
-@pytest.mark.chaos
 def test_kill_9_during_submissions_loses_no_accepted_job_and_reuses_no_id(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "4") as cluster:
         accepted: dict[str, str] = {}
@@ -454,7 +452,6 @@ def test_kill_9_during_submissions_loses_no_accepted_job_and_reuses_no_id(tmp_pa
         backend.close()
 
 
-@pytest.mark.chaos
 def test_jobs_and_logs_continue_after_kill_9(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "2") as cluster:
         backend = cluster.backend()

@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from jobs.core.lifecycle import State
 from scheduling.backends import dialect
@@ -125,7 +125,6 @@ def test_gpus_are_parsed_in_all_spellings(text, gpus):
     assert (job_request.gpu_model, job_request.gpus_per_node) == gpus
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(anything)
 def test_parsers_reject_any_invalid_body_with_an_api_error(body):
     for read in (

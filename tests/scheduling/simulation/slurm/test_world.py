@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -16,6 +16,7 @@ from scheduling.simulation.machines.values import ProcessExit
 from scheduling.simulation.slurm.controller import ClusterController
 from scheduling.simulation.slurm.store import StateStore
 from scheduling.simulation.slurm.values import SlurmError
+from tests.properties import examples
 from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
 from .make import after, controller, snapshot
@@ -384,6 +385,4 @@ class WorldMachine(RuleBasedStateMachine):
 
 
 PairTestMachine = WorldMachine.TestCase
-PairTestMachine.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+PairTestMachine.settings = examples(40, stateful_step_count=30, suppress_health_check=list(HealthCheck))
