@@ -372,12 +372,17 @@ def promised_to_both(one: Evidence, other: Evidence, effects: Sequence[Effect]) 
 def promised_while_held(
     events: Sequence[JobEvent], holdings: Sequence[Holding], counted_nodes: Collection[str]
 ) -> Iterator[str]:
-    """On nodes whose cluster says which GPUs a job holds: each GPU belongs to one job."""
+    """On nodes whose cluster says which GPUs a job holds: each GPU belongs to one job. A correction from the cluster
+    may name a GPU again that was promised before, possibly before the other job ran."""
+    promised: dict[str, frozenset[Gpu]] = {}
     by_gpu: dict[Gpu, list[Holding]] = defaultdict(list)
     for holding in holdings:
         by_gpu[holding.gpu].append(holding)
     for event in events:
-        for gpu in event.gpus or () if event.at else ():
+        earlier = promised.pop(event.job, frozenset()) if _releases(event) else frozenset()
+        if event.gpus:
+            promised[event.job] = frozenset(event.gpus)
+        for gpu in set(event.gpus or ()) - earlier if event.at else ():
             for holding in by_gpu.get(gpu, ()) if gpu[0] not in counted_nodes else ():
                 if holding.since < event.at < holding.until:
                     yield (

@@ -215,6 +215,14 @@ def test_allocation_of_a_gpu_used_by_the_other_installation_is_a_violation():
     assert to_both(promise(100), others=others, effects=[ended]) == []  # ended before; its owner learned it later
 
 
+def test_correction_that_keeps_a_gpu_promised_before_is_no_violation():
+    node, number = FIRST
+    corrected = promise(60, gpus=[FIRST, (node, number + 1)])
+
+    assert to_both(promise(10), corrected, others=[held_by_other()]) == []
+    assert len(to_both(promise(10, gpus=[(node, number + 1)]), corrected, others=[held_by_other()])) == 1
+
+
 def test_allocation_of_more_gpus_than_a_counted_node_has_is_a_violation():
     node, _ = FIRST
     others = [held_by_other((node, number)) for number in (0, 1)]
