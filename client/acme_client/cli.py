@@ -31,7 +31,6 @@ from acme_client import (
     explanation,
     job_details,
     keyboard,
-    offline_diagnosis,
     rules,
     script,
     simulate,
@@ -395,13 +394,29 @@ def diagnose(
 ) -> None:
     """Diagnose why a job failed, from its log alone. Works offline: nothing is sent."""
     try:
-        unread = offline_diagnosis.diagnose_files(files, exit_code, signal, as_json)
+        unread = _diagnose_files(files, exit_code, signal, as_json)
     except ValueError as error:
         exit_with_usage_error(str(error))
     except ImportError as error:
         exit_with_usage_error(f"The diagnosis engine's scanner is not installed: {error}")
     if unread:
         exit_with_usage_error(f"{unread} of {len(files)} files could not be read.")
+
+
+def _diagnose_files(files: list[str], exit_code: int | None, signal: str | None, as_json: bool) -> int:
+    """Print each diagnosis as soon as it is known; return how many files could not be read.
+
+    `acme_client/diagnosis` is the directory `failures/diagnosis`: a link in the repository, a copy in the wheel.
+    """
+    from acme_client.diagnosis import commandline  # compiling the patterns takes a second, so only this command does it
+    from acme_client.diagnosis.values import ExitStatus
+
+    ending = ExitStatus(exit_code=exit_code, signal=commandline.signal_number(signal) if signal else None)
+    unread = 0
+    for text, read in commandline.diagnose_files(files, ending, as_json):
+        typer.echo(text)
+        unread += not read
+    return unread
 
 
 NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE if it is unique.")]

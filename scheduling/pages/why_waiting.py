@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
@@ -13,7 +16,6 @@ from django.views.decorators.http import require_safe
 
 from jobs.actions.job_verbs import is_replaceable
 from jobs.core.charts import timeline
-from jobs.core.command_options import conflicting_option
 from jobs.core.lifecycle import State
 from jobs.models import Job, clock
 from jobs.models.permissions import Caller
@@ -21,6 +23,12 @@ from jobs.web.page import render_page
 from scheduling.engine.blockers import Blocker, BlockerKind, Holder
 from scheduling.engine.changes import SuggestedChange
 from scheduling.queries.wait_explanation import WaitExplanation, explain_job
+
+# Options in a job's command that repeat what the job requests, such as `torchrun --nproc-per-node 8`
+OPTION_PATTERNS = {
+    "gpus_per_node": re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,6})\b"),
+    "nodes": re.compile(r"--nnodes[= ](\d{1,6})\b"),
+}
 
 
 @require_safe
@@ -137,3 +145,12 @@ def _estimate_bar(row: Job, explanation: WaitExplanation) -> list[timeline.Timel
         timeline.TimelineEntry(name="90% likely by", tone="starting", begin=likely, end=late),
     ]
     return timeline.timeline_bars(pieces, row.submitted_at, late)
+
+
+def conflicting_option(command: str, changes: Mapping[str, Any]) -> str:
+    """Return the option of the command that contradicts a changed request, or an empty string."""
+    for field, pattern in OPTION_PATTERNS.items():
+        option = pattern.search(command) if field in changes else None
+        if option and int(option[1]) != int(changes[field]):
+            return option[0]
+    return ""

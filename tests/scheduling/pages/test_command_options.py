@@ -1,6 +1,6 @@
 import pytest
 
-from jobs.core.command_options import conflicting_option
+from scheduling.pages.why_waiting import conflicting_option
 
 
 @pytest.mark.parametrize(
