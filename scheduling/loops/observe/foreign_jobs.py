@@ -6,13 +6,15 @@ Eligible rows     Jobs reported by the cluster that this installation did not su
 What a turn does  Imports new jobs with their current state and follows the others. Sends nothing to the cluster.
 Failure story     Each turn compares all jobs. New jobs are imported in one transaction, and a constraint prevents
                   duplicates; each other change is one guarded action. The identity of a job is its id and its
-                  submission time, because a controller that lost its state reuses ids.
+                  submission time, because a controller that lost its state reuses ids. The report may be older than
+                  what another process has recorded: for `MAX_REPORT_AGE` after a change, a job that the report lacks or
+                  shows as waiting stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import FilteredRelation, Q
 
@@ -22,13 +24,14 @@ from jobs.actions.foreign_jobs import ForeignJob
 from jobs.actions.journal import SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
-from jobs.models import Attempt, Cluster, Job
+from jobs.models import Attempt, Cluster, Event, Job
 from scheduling.backends.base import BackendJob, ClusterListing
 from scheduling.core.observations import AttemptFacts, real_changes
 from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts
 
 MAX_NEW_JOBS = 500
 MAX_KEY_LENGTH = 32
+MAX_REPORT_AGE = timedelta(seconds=90)
 
 
 def sync_foreign_jobs_once(
@@ -88,6 +91,8 @@ def _follow(job: Job, attempt: Attempt | None, seen: BackendJob | None, now: dat
     if attempt is None:
         return _follow_waiting_job(job, seen, now)
     if seen and seen.state == State.PENDING:
+        if _has_changed_lately(job, now):
+            return False
         job_actions.record_cluster_requeue(attempt, now=now, author=SYNC)
         return True
     return apply_observations(attempt, seen, True, now)
@@ -95,6 +100,8 @@ def _follow(job: Job, attempt: Attempt | None, seen: BackendJob | None, now: dat
 
 def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> bool:
     if seen is None:
+        if _has_changed_lately(job, now):
+            return False
         foreign_jobs.withdraw_foreign_job(job, "The cluster no longer knows the job.", now=now, author=SYNC)
         return True
     values = foreign_job_values(seen)
@@ -105,6 +112,10 @@ def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> boo
     if seen.state in FINAL_STATES:
         foreign_jobs.withdraw_foreign_job(job, f"The cluster reports {seen.state}.", now=now, author=SYNC)
     return seen.state in FINAL_STATES
+
+
+def _has_changed_lately(job: Job, now: datetime) -> bool:
+    return Event.objects.filter(job=job, at__gt=now - MAX_REPORT_AGE).exists()
 
 
 def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime, most: int) -> int:

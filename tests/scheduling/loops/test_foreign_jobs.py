@@ -12,13 +12,14 @@ from jobs.actions import stop
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, Event, Job, Team, TeamRole, clock
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
+from scheduling.loops.observe.foreign_jobs import MAX_REPORT_AGE, sync_foreign_jobs_once
 from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.queries import snapshot
 from tests import make
 
 HOUR = timedelta(hours=1)
+LATER = MAX_REPORT_AGE + timedelta(seconds=1)
 
 
 def sync(cluster, slurm, later=timedelta(0)):
@@ -110,9 +111,32 @@ def test_foreign_job_that_never_ran_is_withdrawn(cluster, slurm, fate):
         change(slurm, job, state=State.CANCELLED, ended_at=clock.now())
     else:
         del slurm.known[job]
-    sync(cluster, slurm)
+    sync(cluster, slurm, LATER)
 
     assert (only_job().state, only_job().attempts.count()) == (State.CANCELLED, 0)
+
+
+def test_foreign_job_that_an_older_report_lacks_is_not_withdrawn(cluster, slurm):
+    job = slurm.foreign(state=State.PENDING, submitted_at=clock.now())
+    sync(cluster, slurm)
+    known = slurm.known.pop(job)
+
+    sync(cluster, slurm)
+
+    assert only_job().state == State.PENDING
+    slurm.known[job] = replace(known, state=State.RUNNING, started_at=clock.now(), nodes=("seren-001",))
+    sync(cluster, slurm)
+    assert only_job().state == State.RUNNING
+
+
+def test_foreign_job_that_an_older_report_shows_as_waiting_keeps_running(cluster, slurm):
+    job = runs(slurm)
+    sync(cluster, slurm)
+
+    change(slurm, job, state=State.PENDING, started_at=None, nodes=())
+    sync(cluster, slurm)
+
+    assert (only_job().state, only_job().attempts.count()) == (State.RUNNING, 1)
 
 
 def test_foreign_job_is_not_requeued_after_a_platform_failure(cluster, slurm):
@@ -130,7 +154,7 @@ def test_foreign_job_requeued_by_its_cluster_waits_and_runs_again(cluster, slurm
     sync(cluster, slurm)
 
     change(slurm, job, state=State.PENDING, started_at=None, nodes=())
-    sync(cluster, slurm)
+    sync(cluster, slurm, LATER)
     assert only_job().state == State.PENDING
 
     change(slurm, job, state=State.RUNNING, started_at=clock.now(), nodes=("seren-004",))
