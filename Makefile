@@ -38,6 +38,7 @@ test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal -m "not system" $(ARGS)
 
 unit: setup
+	@test -n '$(FILE)' || { echo "FILE is missing: make unit FILE=tests/jobs/core/test_spec.py"; exit 2; }
 	@.venv/bin/python -m pytest -q -p tests.without_database $(FILE) $(ARGS)
 
 test-system: setup

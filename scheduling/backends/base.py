@@ -202,7 +202,7 @@ class LogUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendTraits:
-    """What all clusters of one kind have in common. Reading it costs no request."""
+    """What is known about a cluster without a request: mostly what all clusters of its kind have in common."""
 
     # Whether jobs write their output to `SubmitRequest.stdout` themselves. If not, Acme copies it there.
     writes_logs: bool
@@ -220,6 +220,8 @@ class BackendTraits:
     state_in_log: Callable[[str], State | None]
     # The message of a failed ping → what an operator should check
     connection_advice: Callable[[str], str]
+    # Why no job may be submitted now, for example because of a setting; empty if jobs may be
+    no_jobs_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,7 +146,10 @@ def run_turn_once(cluster: Cluster, connect: Connect, lease: TurnLease, now: dat
         policy = _policy(cluster)
         guarded = CircuitGuardedBackend(connect(cluster))
         _run_turn_steps(cluster, policy, cast(Backend, guarded), lease, now)
-        _clear_trouble(cluster)
+        if reason := guarded.traits.no_jobs_reason:
+            _record_trouble(cluster, f"No job starts. {reason}")
+        else:
+            _clear_trouble(cluster)
     except (BackendError, ClusterConfigError, MissingLibrary) as error:
         _record_trouble(cluster, str(error))
     except EndsTurn:
@@ -170,8 +173,10 @@ def _run_turn_steps(cluster: Cluster, policy: LivePolicy, backend: Backend, leas
     _advance_jobs(cluster, backend)
     advance_pair_tests_once(cluster, backend, clock.now())
     stopped = evict_from_drained_nodes_once(cluster, clock.now()) + enforce_time_limits_once(cluster, clock.now())
-    with metrics_store.measure_duration("schedule_cycle", cluster.name):
-        started = schedule_once(cluster, policy, clock.now(), lease.check_held)
+    started = 0
+    if not backend.traits.no_jobs_reason:
+        with metrics_store.measure_duration("schedule_cycle", cluster.name):
+            started = schedule_once(cluster, policy, clock.now(), lease.check_held)
     if stopped + started:
         lease.renew()
         send_commands_once(cluster, backend, clock.now(), looked_at)

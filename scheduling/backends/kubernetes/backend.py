@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from ..base import (
@@ -55,8 +56,6 @@ KUBERNETES_TRAITS = BackendTraits(
 class KubernetesBackend:
     """Each operation ends within `timeout_s`. Operations of several threads wait for each other."""
 
-    traits = KUBERNETES_TRAITS
-
     def __init__(
         self,
         address: str,
@@ -71,6 +70,7 @@ class KubernetesBackend:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         template = template or PodTemplate()
+        self.traits = replace(KUBERNETES_TRAITS, no_jobs_reason=template.denial)
         self._api = ApiClient(parse_address(address), read_file, timeout_s, plain_http=plain_http)
         self._lock = threading.Lock()
         namespaces = template.own_namespaces

@@ -120,7 +120,7 @@ def owner_nodes(owner: Mapping[str, Any]) -> list[str]:
 
 def _check_offers(request: SubmitRequest, template: PodTemplate) -> None:
     if template.denial:
-        raise RequestRejected(f"The cluster's pod template is not allowed: {template.denial}")
+        raise RequestRejected(template.denial)
     image = request.image or template.image
     if not image:
         raise RequestRejected("The job names no container image, and the cluster's pod template has no default image.")

@@ -118,7 +118,7 @@ def stored_pod_template(settings: object, limits: PodLimits) -> PodTemplate:
     try:
         check_limits(template, limits)
     except ValueError as error:
-        return replace(template, denial=str(error))
+        return replace(template, denial=f"The pod template is not allowed: {error}")
     return template
 
 

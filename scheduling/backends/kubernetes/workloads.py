@@ -65,6 +65,8 @@ class QuotaWait:
 def read_workload(item: Mapping[str, Any], kind: str, collection: str, owners: OwnerMapping) -> Workload:
     """Raises MalformedObject. `kind` is the one that was listed: items of a list do not always name theirs."""
     spec, owner = mapping_at(item, "spec"), owners.owner(item)
+    templates = list(pod_templates(spec))
+    limits = map(read_time_limit, (spec, mapping_at(spec, "runPolicy"), *templates))
     return Workload(
         uid=require_text(item, "metadata", "uid"),
         kind=kind,
@@ -74,11 +76,11 @@ def read_workload(item: Mapping[str, Any], kind: str, collection: str, owners: O
         owner=owner,
         collection=collection,
         plan=read_plan(item) if owner.key else None,
-        gpus_per_pod=max((PodResources(template).gpus for template in pod_templates(spec)), default=0),
+        gpus_per_pod=max((PodResources(template).gpus for template in templates), default=0),
         suspended=spec.get("suspend") is True or mapping_at(spec, "runPolicy").get("suspend") is True,
         created_at=time_at(item, "metadata", "creationTimestamp"),
         started_at=time_at(item, "status", "startTime"),
-        time_limit=read_time_limit(spec) or read_time_limit(mapping_at(spec, "runPolicy")),
+        time_limit=next(filter(None, limits), None),
         end=_end(item),
     )
 

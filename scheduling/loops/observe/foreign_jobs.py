@@ -7,8 +7,8 @@ What a turn does  Imports new jobs with their current state and follows the othe
 Failure story     Each turn compares all jobs. New jobs are imported in one transaction, and a constraint prevents
                   duplicates; each other change is one guarded action. The identity of a job is its id and its
                   submission time, because a controller that lost its state reuses ids. The report may be older than
-                  what another process has recorded: for `MAX_REPORT_AGE` after a change, a job that the report lacks or
-                  shows as waiting stays as it is.
+                  what another process has recorded: for `MAX_REPORT_AGE` after a change, a waiting job that the report
+                  lacks, and a running one that it shows as waiting, stay as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply
 
 MAX_NEW_JOBS = 500
 MAX_KEY_LENGTH = 32
-MAX_REPORT_AGE = timedelta(seconds=90)
+CHANGES = ("job.discovered", "job.started", "job.state_changed")
+MAX_REPORT_AGE = timedelta(seconds=90)  # of a cache of a Kubernetes cluster that is behind: more than any seen
 
 
 def sync_foreign_jobs_once(
@@ -115,7 +116,8 @@ def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> boo
 
 
 def _has_changed_lately(job: Job, now: datetime) -> bool:
-    return Event.objects.filter(job=job, at__gt=now - MAX_REPORT_AGE).exists()
+    changes = Event.objects.filter(job=job, type__in=CHANGES, at__gt=now - MAX_REPORT_AGE)
+    return changes.exists()
 
 
 def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime, most: int) -> int:

@@ -339,5 +339,5 @@ def test_what_the_template_does_not_offer_is_refused(more, settings, sentence):
 def test_stored_template_that_the_limits_no_longer_allow_creates_no_pods():
     template = stored_pod_template({"image": "train:1", "run_as_user": 0}, PodLimits())
 
-    with pytest.raises(RequestRejected, match=r"^The cluster's pod template is not allowed: run_as_user 0 needs"):
+    with pytest.raises(RequestRejected, match=r"^The pod template is not allowed: run_as_user 0 needs"):
         owner_object(request(), template, JOBS)

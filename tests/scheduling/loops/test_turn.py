@@ -1,5 +1,6 @@
 """The turn: one holder at a time, merged requests, and an unreachable cluster."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -39,6 +40,19 @@ def test_job_runs_from_submission_to_its_end(cluster, slurm):
     slurm.end(key, State.COMPLETED, clock.now(), exit_code=0)
     run_turn(cluster.pk, "me", lambda _: slurm)
     assert Job.objects.get().state == State.COMPLETED
+
+
+def test_cluster_that_may_not_get_jobs_starts_none_and_says_why(cluster, slurm):
+    make.job(gpus_per_node=8)
+    slurm.traits = replace(slurm.traits, no_jobs_reason="The pod template is not allowed.")
+
+    run_turn(cluster.pk, "me", lambda _: slurm)
+
+    assert (Job.objects.get().state, slurm.sent) == (State.PENDING, [])
+    assert Cluster.objects.get().last_error == "No job starts. The pod template is not allowed."
+    slurm.traits = replace(slurm.traits, no_jobs_reason="")
+    run_turn(cluster.pk, "me", lambda _: slurm)
+    assert (Job.objects.get().is_configuring, Cluster.objects.get().last_error) == (True, "")
 
 
 @pytest.mark.parametrize(("mode", "advances"), [("drive", 2), ("advise", 0), ("observe", 0)])
