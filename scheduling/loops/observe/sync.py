@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     installation = Installation.current_id()
     by_name, live = _jobs_by_key(jobs, installation), _load_live_attempts(cluster)
     record_unreadable_rows(cluster, [*nodes.unreadable, *jobs.unreadable])
-    sync_nodes(cluster, nodes, _foreign_gpus(nodes, jobs, live, installation), now)
+    sync_nodes(cluster, nodes, _foreign_gpus(cluster, nodes, jobs, live, installation), now)
     moved = _sync_attempts(cluster, backend, jobs, by_name, live, now)
     unmatched = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
     others = _settle_unknown_keys(cluster, backend, unmatched, now)
@@ -140,10 +140,14 @@ def _jobs_by_key(jobs: Iterable[BackendJob], installation: str) -> dict[str, lis
 
 
 def _foreign_gpus(
-    nodes: Iterable[BackendNode], jobs: ClusterListing[BackendJob], live: Mapping[str, SyncedAttempt], installation: str
+    cluster: Cluster,
+    nodes: Iterable[BackendNode],
+    jobs: ClusterListing[BackendJob],
+    live: Mapping[str, SyncedAttempt],
+    installation: str,
 ) -> dict[str, list[int]]:
     """Return the GPUs, by node, of jobs without an allocation in our database. Jobs in unreadable rows count with their
-    last known GPUs."""
+    last known GPUs. Where the cluster reports only numbers, they are other GPUs than those of our allocations."""
     held: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, list[int]] = defaultdict(list)
     slices: dict[str, Counter[str]] = defaultdict(Counter)
@@ -157,13 +161,23 @@ def _foreign_gpus(
                 of_job = job.mig_counts.get(node, {})
                 slices[node].update(of_job)
                 counts[node].append(count - sum(of_job.values()))
-    known = {node.name: node for node in nodes}
+    known, allocated = {node.name: node for node in nodes}, _allocated_gpus(cluster, counts)
     for node, numbers in counts.items():
         if report := known.get(node):
-            whole = whole_gpus(report.gpus, report.mig_slices)
-            held[node] += observations.indices_of_counts(numbers, held[node], whole)
-            held[node] += observations.indices_of_slices(slices[node], report, held[node])
+            whole, own = whole_gpus(report.gpus, report.mig_slices), allocated[node]
+            held[node] += observations.indices_of_counts(numbers, own.union(held[node]), whole)
+            held[node] += observations.indices_of_slices(slices[node], report, own.union(held[node]))
     return held
+
+
+def _allocated_gpus(cluster: Cluster, nodes: Collection[str]) -> dict[str, set[int]]:
+    """Return the GPUs of our live allocations on these nodes."""
+    gpus: dict[str, set[int]] = defaultdict(set)
+    if nodes:
+        rows = Allocation.objects.live().filter(node__cluster=cluster, node__name__in=nodes, gpu__isnull=False)
+        for node, gpu in rows.values_list("node__name", "gpu"):
+            gpus[node].add(gpu)
+    return gpus
 
 
 def _sync_attempts(

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.actions import jobs as job_actions
 from jobs.actions import stop
 from jobs.core.lifecycle import State
-from jobs.models import Allocation, Attempt, Event, Job, Team, TeamRole, clock
+from jobs.models import Allocation, Attempt, Event, Job, Node, Team, TeamRole, clock
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.observe.foreign_jobs import MAX_REPORT_AGE, sync_foreign_jobs_once
 from scheduling.loops.observe.sync import sync_cluster_once
@@ -259,3 +259,12 @@ def test_unchanged_foreign_jobs_need_no_extra_queries(cluster, slurm):
             slurm.foreign(state=State.PENDING, submitted_at=clock.now())
 
     assert queries_of_a_quiet_look() == one
+
+
+def test_counted_gpus_of_foreign_jobs_are_others_than_those_of_our_jobs(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=1), gpus=(6,), on=("seren-001",))
+    runs(slurm, gpu_counts={"seren-001": 3})
+
+    sync(cluster, slurm)
+
+    assert Node.objects.get(name="seren-001").foreign_gpus == [4, 5, 7]
