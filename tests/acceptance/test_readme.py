@@ -8,7 +8,7 @@ import pytest
 from acmeweb.common.env import ROOT
 from tests.patience import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 
 def first_steps():
