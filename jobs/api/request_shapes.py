@@ -48,7 +48,7 @@ WRITTEN_IN_REQUESTS = {
     Notation.NAMES: "As text, separated by commas.",
     Notation.MEMORY: "In MiB, or a text such as 512G.",
     Notation.DURATION: "Seconds as a number, or a text such as D-HH:MM:SS, HH:MM:SS or minutes.",
-    Notation.TIME: "With a time zone.",
+    Notation.TIME: "A date and time needs a zone.",
 }
 WRITTEN_IN_RESPONSES = {
     Notation.LINES: "Secrets are masked.",

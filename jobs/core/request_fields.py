@@ -125,7 +125,7 @@ FIELD_GROUPS: dict[str, dict[str, RequestField]] = {
         ),
         "time_limit": RequestField(
             label="Time limit",
-            help="UNLIMITED is the default. Short limits start earlier.",
+            help="UNLIMITED if it is not given. Jobs with a short limit start earlier.",
             value=Value(Notation.DURATION, example=172800, null="UNLIMITED"),
             input=Input(initial="12:00:00"),
             option=Option("-t, --time LIMIT", sbatch=True),
@@ -228,10 +228,10 @@ FIELD_GROUPS: dict[str, dict[str, RequestField]] = {
     "Deadline": {
         "deadline_at": RequestField(
             label="Deadline",
-            help="When the job should have ended. In requests also now+6hours, or the next 18:00 in UTC.",
+            help="When the job should have ended. A request may also say now+6hours, or 18:00 for the next one in UTC.",
             value=Value(Notation.TIME, null="none"),
             input=Input(placeholder="18:00"),
-            option=Option("--deadline TIME", help="When the job should have ended."),
+            option=Option("--deadline TIME", help="When the job should have ended. A time without a zone is local."),
             repeats=False,
         ),
         "deadline_action": RequestField(
