@@ -252,8 +252,11 @@ def _end_attempt(attempt: Attempt, decision: Decision, now: datetime) -> bool:
 
 @transaction.atomic
 def _drain_decision_node(decision: Decision, node: Node, now: datetime) -> None:
-    """Drain the node once. If a user resumes it afterwards, it is not drained again."""
+    """Drain the node once. If a user resumes it afterwards, it is not drained again. A node that is already drained
+    keeps its reason and its mode; a maintenance only drains it for a time."""
     decision_actions.require_claim(decision)
+    if node.drain_requested and not node.maintenance_id:
+        return
     if decision.steps.filter(kind=RecoveryStep.Kind.DRAINED, node=node).exists():
         return
     evidence = next(iter(decision.pro), "")

@@ -19,7 +19,7 @@ from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import Flag, State
 from jobs.core.resume_environment import resume_variables
-from jobs.models import Cluster, ClusterCommand, Event, Job, Node, RecoveryMode, Resolution, Sample, clock
+from jobs.models import Cluster, ClusterCommand, DrainMode, Event, Job, Node, RecoveryMode, Resolution, Sample, clock
 from scheduling.actions.node_tests import advance_node_test, record_test_job_result
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.time_limits import enforce_time_limits_once
@@ -177,6 +177,19 @@ def test_failed_node_is_drained_and_the_job_resumes_from_its_checkpoint(tmp_path
     assert job.resume == {"path": "/ckpt/run/200", "step": 200}
     assert Event.objects.filter(job=job, type="decision.done").count() == 1
     assert ClusterCommand.objects.filter(kind="drain", node=node).count() == 1
+
+
+def test_node_that_is_already_drained_keeps_its_reason_and_mode(tmp_path):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="did not wake up", now=clock.now(), mode=DrainMode.NOW)
+
+    decide_and_recover_once(clock.now())
+
+    node.refresh_from_db()
+    assert (node.reason, node.drain_mode) == ("did not wake up", DrainMode.NOW)
+    assert (Decision.objects.get().state, job_of(attempt).state) == ("done", "PENDING")
 
 
 def test_node_that_only_a_log_accuses_is_tested_and_reopened_if_it_passes(tmp_path):
