@@ -26,10 +26,13 @@ TURNS = (
 )
 # Policies that need NumPy are not compiled; they inherit from one of these
 POLICIES = (
-    *("fifo", "sjf", "srtf", "qssf", "srtf_predicted", "tiresias", "las_aware", "themis"),
-    *("easy", "conservative", "fair", "drf", "edf", "acme", "lucid", "gandiva", "antman", "salus"),
+    *("fifo", "sjf", "qssf", "srtf_predicted", "tiresias", "las_aware"),
+    *("easy", "conservative", "fair", "drf", "edf", "acme"),
 )
-PACKING = ("profiles", "shared_gpus", "rules", "turn")
+RESEARCH = (
+    *("queue.srtf", "queue.themis"),
+    *("packing.engine", "packing.lucid", "packing.gandiva", "packing.antman", "packing.salus"),
+)
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
 CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
 MODULES = (
@@ -37,8 +40,10 @@ MODULES = (
     *(f"scheduling.engine.state.{name}" for name in STATE),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
-    *(f"scheduling.engine.packing.{name}" for name in PACKING),
+    *(f"scheduling.research.{name}" for name in RESEARCH),
+    "scheduling.event_queue",
     "scheduling.replay.kernel",
+    "scheduling.replay.sharing_profiles",
 )
 LIBRARY = "acme_engine__mypyc"  # the shared library that all compiled modules are linked into
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
@@ -47,7 +52,8 @@ BUILDS = Path(sys.prefix) / "acme-engine"
 
 def source_checksum(root: Path = ROOT) -> str:
     """The checksum of the compiled modules and of all files in the engine, whose types they use."""
-    sources = [*root.glob("scheduling/engine/**/*.py"), root / "scheduling/replay/kernel.py"]
+    compiled = (root / f"{name.replace('.', '/')}.py" for name in MODULES)
+    sources = {*root.glob("scheduling/engine/**/*.py"), *compiled}
     checksum = hashlib.sha256(SUFFIX.encode())
     for source in sorted(sources):
         checksum.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")

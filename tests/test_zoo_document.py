@@ -13,11 +13,11 @@ from django.core.management import get_commands
 
 from acmeweb.common.env import ROOT
 from bench.zoo import SYSTEMS
-from scheduling.engine import widths
-from scheduling.engine.widths.values import WidthPolicy
 from scheduling.management.commands.simulate import Command
-from scheduling.replay import requests, rounds
-from scheduling.replay.rounds.values import RoundPolicy
+from scheduling.replay import requests
+from scheduling.research import rounds, widths
+from scheduling.research.rounds.values import RoundPolicy
+from scheduling.research.widths.values import WidthPolicy
 
 DOCUMENT = (ROOT / "docs" / "zoo.md").read_text()
 WRITTEN = list(dict.fromkeys(re.findall(r"`([^`]+)`", DOCUMENT)))

@@ -27,7 +27,7 @@ from scheduling.power.budget_run import Actuator, BudgetRun, PowerJobs, run_budg
 from scheduling.power.cap_rules import GRADUAL_STEPS, NO_CAP, POLCA_PERCENTS, CapSettings, polca_steps, static_cap
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.power_jobs import power_jobs
+from scheduling.replay.power_report import power_jobs
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, run_policy
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_csv, read_file, repository
-from scheduling.engine.widths.earliest_deadline import EarliestDeadline
-from scheduling.engine.widths.elasticflow import GuaranteedDeadlines
-from scheduling.engine.widths.placing import pack_all
-from scheduling.engine.widths.values import Places, WidthPolicy, WidthView
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
-from scheduling.replay.elastic.table_jobs import TableJob
+from scheduling.research.widths.earliest_deadline import EarliestDeadline
+from scheduling.research.widths.elasticflow import GuaranteedDeadlines
+from scheduling.research.widths.placing import pack_all
+from scheduling.research.widths.replay import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
+from scheduling.research.widths.table_jobs import TableJob
+from scheduling.research.widths.values import Places, WidthPolicy, WidthView
 
 REPOSITORY = "ElasticFlow"
 FOLDER = "ElasticFlow"

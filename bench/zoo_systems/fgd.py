@@ -15,10 +15,10 @@ from random import Random
 from statistics import mean
 
 from bench.zoo_systems.artefacts import Row, read_csv, repository
+from bench.zoo_systems.placements import BestFitPlacement, RandomPlacement
 from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import NodeView, ResourceRequest
 from scheduling.engine.placement import PlacementFunction
-from scheduling.engine.placements.baselines import BestFitPlacement, RandomPlacement
 from scheduling.engine.placements.gradient import GradientPlacement
 from scheduling.engine.resources import ALL_NODES, NodeResources
 

@@ -21,12 +21,12 @@ from random import Random
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_file, repository
-from scheduling.replay.rounds.allox import AlloX
-from scheduling.replay.rounds.finish_time import AwareFinishTimeFairness, FinishTimeFairness
-from scheduling.replay.rounds.gandiva import RandomPairs
-from scheduling.replay.rounds.kernel import RoundSetting, replay_in_rounds
-from scheduling.replay.rounds.least_attained import AwareLeastAttained, LeastAttained, PackedLeastAttained
-from scheduling.replay.rounds.values import GpuTypes, RoundJobs, RoundPolicy, Speeds
+from scheduling.research.rounds.allox import AlloX
+from scheduling.research.rounds.finish_time import AwareFinishTimeFairness, FinishTimeFairness
+from scheduling.research.rounds.gandiva import RandomPairs
+from scheduling.research.rounds.least_attained import AwareLeastAttained, LeastAttained, PackedLeastAttained
+from scheduling.research.rounds.replay import RoundSetting, replay_in_rounds
+from scheduling.research.rounds.values import GpuTypes, RoundJobs, RoundPolicy, Speeds
 
 REPOSITORY = "gavel"
 NOTEBOOK = "scheduler/notebooks/figures/evaluation/continuous_jobs.ipynb"
@@ -79,9 +79,9 @@ def read_speeds(text: str) -> Speeds:
     names = [found[1] for key in table[TYPES[0]] if (found := re.fullmatch(r"\('(.*)', 1\)", key))]
     names.sort(key=DRAWN_LAST.__contains__)
     keys = [f"('{name}', 1)" for name in names]
-    known = {(name, kind): table[kind][key]["null"] for name, key in zip(names, keys, strict=True) for kind in TYPES}
+    alone = np.array([[table[kind][key]["null"] for kind in TYPES] for key in keys])
     shared = np.array([[[table[kind][key][other][0] for kind in TYPES] for other in keys] for key in keys])
-    return Speeds.of(known, names, GPUS, shared)
+    return Speeds(alone=alone, shared=shared)
 
 
 def draw_jobs(speeds: Speeds, *, seed: int) -> RoundJobs:

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, file_names, read_csv, read_file, repository
-from scheduling.engine.widths.goodput import BatchLimits
-from scheduling.engine.widths.optimus import MarginalGains
-from scheduling.engine.widths.pollux import HarmonicSpeedups
-from scheduling.engine.widths.tiresias import TwoQueues
-from scheduling.engine.widths.values import WidthPolicy
-from scheduling.replay.elastic.jobs import AdaptiveBatchJob, ElasticModel, FixedBatchJob, Spread, StepTimes, Training
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
+from scheduling.research.widths.goodput import BatchLimits
+from scheduling.research.widths.jobs import AdaptiveBatchJob, ElasticModel, FixedBatchJob, Spread, StepTimes, Training
+from scheduling.research.widths.optimus import MarginalGains
+from scheduling.research.widths.pollux import HarmonicSpeedups
+from scheduling.research.widths.replay import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
+from scheduling.research.widths.tiresias import TwoQueues
+from scheduling.research.widths.values import WidthPolicy
 
 REPOSITORY = "adaptdl"
 BRANCH = "osdi21-artifact"

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_bytes, read_file, repository
-from scheduling.engine.widths.equal_delays import EqualDelays
-from scheduling.engine.widths.equal_time import EqualTime
-from scheduling.engine.widths.most_steps import MostSteps
-from scheduling.engine.widths.shockwave import FairProgress
-from scheduling.engine.widths.values import WidthPolicy
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
-from scheduling.replay.elastic.phases import Phase, PhasedJob
+from scheduling.research.widths.equal_delays import EqualDelays
+from scheduling.research.widths.most_steps import MostSteps
+from scheduling.research.widths.phases import Phase, PhasedJob
+from scheduling.research.widths.replay import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
+from scheduling.research.widths.shockwave import FairProgress
+from scheduling.research.widths.turns import EqualTime
+from scheduling.research.widths.values import WidthPolicy
 
 REPOSITORY = "shockwave"
 TRACE = "120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic"

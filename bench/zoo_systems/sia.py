@@ -21,11 +21,11 @@ import numpy as np
 
 from bench.zoo_systems.artefacts import Row, file_names, read_csv, repository
 from bench.zoo_systems.pollux import Workload, read_training
-from scheduling.engine.widths.sia import GoodputByType
-from scheduling.engine.widths.values import WidthPolicy
-from scheduling.replay.elastic.jobs import Spread
-from scheduling.replay.elastic.kernel import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
-from scheduling.replay.elastic.typed_jobs import TypeTraining, typed_models
+from scheduling.research.widths.jobs import Spread
+from scheduling.research.widths.replay import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
+from scheduling.research.widths.sia import GoodputByType
+from scheduling.research.widths.typed_jobs import TypeTraining, typed_models
+from scheduling.research.widths.values import WidthPolicy
 
 REPOSITORY = "siasosp23+artifacts"
 FOLDER = "sia-simulator"

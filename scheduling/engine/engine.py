@@ -16,6 +16,7 @@ kind of rules has a class of its own, which says when it is valid:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,37 @@ class _RuleTraits:
         self.single_queue = rules.single_queue
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineSetting:
+    """How jobs stop and what outlives a turn. The default is a replay in which jobs lose nothing."""
+
+    preemption_cost_s: Callable[[EngineJob], float] | None = None
+    checkpoint_s: float | None = 0.0  # see `PreemptionCosts`
+    # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
+    requeues: bool = True
+    # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
+    keeps_memory: bool = True
+    # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
+    claims_by_rank: bool = False
+    # Whether jobs stop after `expected_s`. In a replay of true run times it is long enough on every GPU model
+    has_time_limits: bool = True
+
+
+DEFAULT_SETTING = EngineSetting()
+
+
+class ChangedSpeeds:
+    """What a replay must know of jobs that others on the same GPUs slow down, by number of the job."""
+
+    __slots__ = ("ends", "moved", "slowed_s", "uncharged_s")
+
+    def __init__(self) -> None:
+        self.ends: dict[int, float] = {}  # of running jobs whose speed has ever changed
+        self.moved: list[EngineJob] = []  # jobs whose end has changed; the replay empties it
+        self.uncharged_s: dict[int, float] = {}  # time on GPUs that is charged to others
+        self.slowed_s: dict[int, float] = {}  # time without progress
+
+
 class Engine:
     """One pool of nodes with its waiting and running jobs.
 
@@ -67,32 +99,23 @@ class Engine:
         self,
         resources: NodeResources,
         rules: PolicyRules,
+        setting: EngineSetting = DEFAULT_SETTING,
         *,
         placement: PlacementFunction = consolidate,
         quota_usage: QuotaUsage | None = None,
-        preemption_cost_s: Callable[[EngineJob], float] | None = None,
-        checkpoint_s: float | None = 0.0,
-        requeues: bool = True,
-        keeps_memory: bool = True,
-        claims_by_rank: bool = False,
         predictor: Predictor | None = None,
-        has_time_limits: bool = True,
     ) -> None:
         self.resources = resources
         self.rules = rules
         self.place = placement
         self.quota_usage = quota_usage
-        self.preemption_costs = PreemptionCosts(preemption_cost_s, checkpoint_s)
-        # Whether queues and reservations outlive a turn. A live cluster fills and makes them in every turn: slower
-        self.keeps_memory = keeps_memory
-        # Whether jobs stop after `expected_s`. In a replay of true run times it is long enough on every GPU model
-        self.has_time_limits = has_time_limits
+        self.preemption_costs = PreemptionCosts(setting.preemption_cost_s, setting.checkpoint_s)
+        self.keeps_memory = setting.keeps_memory
+        self.has_time_limits = setting.has_time_limits
         self._predictor = predictor  # predicts the run times of submitted jobs and learns those of ended jobs
-        # Whether rules that preempt by rank do it as on a live cluster (`turns/rank_claims`)
-        self.claims_by_rank = claims_by_rank
+        self.claims_by_rank = setting.claims_by_rank
         self.claims: list[tuple[EngineJob, GpuPlacement]] = []  # places of waiting jobs for which others stop
-        # Whether a stopped job waits again at once. On a live cluster it waits again after it has stopped
-        self._requeues = requeues
+        self._requeues = setting.requeues
         self._traits = _RuleTraits(rules)
         self.groups: dict[object, RequestGroup] = {}  # by request, owner and account
         self._shapes: dict[tuple[ResourceRequest, object], int] = {}
@@ -114,8 +137,13 @@ class Engine:
         self.model_waits: dict[EngineJob, ModelWait] = {}
         self.started_jobs: list[EngineJob] = []
         self.stopped_jobs: list[EngineJob] = []
+        self.changed_speeds: ChangedSpeeds | None = None  # set if jobs may slow each other down
         if not rules.plans:  # a reservation names nodes, so placements must not move jobs there
             resources.unsettled = self.started_jobs
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Set up what this kind of engine adds to `Engine`. Called when it is made."""
 
     @property
     def owner_resources(self) -> NodeResources:

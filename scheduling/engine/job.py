@@ -98,10 +98,6 @@ class EngineJob:
         submitted: float,
         runtime_s: float,
         expected_s: float,
-        user: int = 0,
-        name: int = 0,
-        similar: int = 0,
-        kind: int = 0,
         band: int = 0,
     ) -> None:
         self.number = number  # the order of submission, which breaks ties
@@ -113,10 +109,9 @@ class EngineJob:
         self.expected_s = expected_s  # what reservations rely on: the limit, or the true run time in a replay
         self.deadline = math.inf  # when it should have ended; infinite without a deadline
         self.predicted_s = UNKNOWN_S  # the run time learned from similar jobs, for the order of the queue only
-        self.user = user
-        self.name = name
-        self.similar = similar  # equal for names that differ only in their numbers
-        self.kind = kind
+        # Known in replays only, as numbers
+        self.user = self.name = self.kind = 0
+        self.similar = 0  # equal for names that differ only in their numbers
         self.band = self.submitted_band = band  # lower goes first, regardless of the policy's order
         self.key = 0.0
         self.level = 0

@@ -33,7 +33,7 @@ from scheduling.engine.cluster import (
     WaitDecision,
     WaitingJob,
 )
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, EngineSetting
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.gpu_speeds import SpeedScope
@@ -128,11 +128,9 @@ class SnapshotEngine:
         self.engine = Engine(
             _resources(snapshot, self._nodes),
             rules,
+            EngineSetting(checkpoint_s=None, requeues=requeues, claims_by_rank=True),
             placement=placement,
             quota_usage=quota_usage,
-            checkpoint_s=None,
-            requeues=requeues,
-            claims_by_rank=True,
         )
         self._free_before = self.engine.resources.copy()
         if snapshot.windows:

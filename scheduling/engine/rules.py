@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -33,7 +33,8 @@ class PolicyRules:
     claims        owners preempt borrowers, which get notice in advance (`turns/claiming`); requires `plans`
     depth         the maximum number of reservations at once, if every job gets one
     uses_trees    the order uses run times predicted by trees, where there are any
-    packs         jobs may share whole GPUs: the rules are `packing.rules.PackingRules`; only in replays
+    packs         jobs may share whole GPUs; only in replays
+    engine_class  the engine that the rules need
     weighs_service  `attained` counts GPU time by the speed of its GPU model, not only its length
     has_opportunistic  jobs of the kinds `best_effort` count as borrowers, although nobody preempts them
     """
@@ -46,6 +47,7 @@ class PolicyRules:
     depth: ClassVar[int] = 1_000
     uses_trees: ClassVar[bool] = False
     packs: ClassVar[bool] = False
+    engine_class: ClassVar[type[Engine]] = Engine
     has_opportunistic: ClassVar[bool] = False
     weighs_service: ClassVar[bool] = False
 
@@ -79,6 +81,9 @@ class PolicyRules:
 
     def load_history(self, history: SchedulingHistory, now: float) -> None:
         """Start from this history instead of an empty one. Called before any job is added to the engine."""
+
+    def load_profiles(self, profiles: Any) -> None:
+        """Start from these `SharingProfiles` of jobs. Called before the engine is made; only with `packs`."""
 
     def turn(self, engine: Engine, now: float) -> None:
         """Walk the queue and start jobs; usually one of the functions in `turns`."""

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
+from scheduling.event_queue import EventQueue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +135,7 @@ class EvaluationSimulator:
         self._busy: set[int] = set()  # nodes with transfers
         self._stages: list[dict[int, list[_SimulatedGpu] | None]] = [{} for _ in range(site.nodes)]  # None: copied
         self._flows: list[tuple[int, int] | _SimulatedGpu] = []
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._number = 0
+        self._events = EventQueue()
         self._scoring = 0
         self._to_score: deque[TrialPiece] = deque()
         self._tally = _SimulationTotals()
@@ -148,9 +148,9 @@ class EvaluationSimulator:
             loaded, link = min(
                 ((self._links[node].next_completion(), node) for node in self._busy), default=(math.inf, -1)
             )
-            if self._events and self._events[0][0] <= loaded:
-                now, _, happens = heappop(self._events)
-                happens(now)
+            if self._events.next_time <= loaded:
+                now = self._events.next_time
+                self._events.run_until(now)
             else:
                 now = loaded
                 self._finish_transfer(link, now)
@@ -196,9 +196,7 @@ class EvaluationSimulator:
             waiting.append(gpu)
 
     def _load_from_host(self, gpu: _SimulatedGpu, now: float) -> None:
-        self._schedule_event(
-            now + self._phases.checkpoint_gb / self._site.host_gb_s, lambda then: self._finish_loading(gpu, then)
-        )
+        self._events.at(now + self._phases.checkpoint_gb / self._site.host_gb_s, self._finish_loading, gpu)
 
     def _finish_loading(self, gpu: _SimulatedGpu, now: float) -> None:
         self._end_phase(gpu, now)
@@ -235,9 +233,9 @@ class EvaluationSimulator:
             piece = self._to_score.popleft()
             self._scoring += 1
             self._add_bar(-1, -1, "score", piece.name, now, now + piece.cost.score)
-            self._schedule_event(now + piece.cost.score, self._finish_scoring)
+            self._events.at(now + piece.cost.score, self._finish_scoring)
 
-    def _finish_scoring(self, now: float) -> None:
+    def _finish_scoring(self, _: None, now: float) -> None:
         self._scoring -= 1
         self._start_scorings(now)
 
@@ -266,11 +264,11 @@ class EvaluationSimulator:
     ) -> None:
         self._begin_phase(gpu, phase, now)
 
-        def finish_phase(later: float) -> None:
+        def finish_phase(gpu: _SimulatedGpu, later: float) -> None:
             self._end_phase(gpu, later)
             then(gpu, later)
 
-        self._schedule_event(now + seconds, finish_phase)
+        self._events.at(now + seconds, finish_phase, gpu)
 
     def _begin_phase(self, gpu: _SimulatedGpu, phase: str, now: float) -> None:
         gpu.phase, gpu.since_s = phase, now
@@ -284,7 +282,3 @@ class EvaluationSimulator:
     def _add_bar(self, node: int, gpu: int, phase: str, name: str, begin_s: float, end_s: float) -> None:
         if self._chart:
             self._tally.bars.append(GanttBar(node=node, gpu=gpu, phase=phase, name=name, begin_s=begin_s, end_s=end_s))
-
-    def _schedule_event(self, when: float, happens: Callable[[float], None]) -> None:
-        self._number += 1
-        heappush(self._events, (when, self._number, happens))

@@ -24,15 +24,15 @@ from scheduling.actions.policies import PolicyError
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.core.queue_changes import JobChange, QueueChanges
 from scheduling.engine.cluster import WaitingJob
-from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES, InvalidPolicySettings
+from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.pages.policy_form import PolicyForm
 from scheduling.pages.replay_form import replay_link
 from scheduling.queries.policy_preview import PolicyPreview, preview_policy
 from scheduling.queries.submission_preview import PreviewThrottle
+from scheduling.replay.policies import RESEARCH_POLICIES
 
 MAX_JOBS_SHOWN = 25
 OPERATE_PERMISSION = "jobs.operate_cluster"
-REPLAY_ONLY_POLICIES = [name for name in POLICY_RULES if name not in LIVE_POLICIES]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -61,8 +61,8 @@ def policy(request: HttpRequest, cluster: str) -> HttpResponse:
         "form": form,
         "mark": current.mark,
         "refusals": _refusals(form),
-        "replay_only": REPLAY_ONLY_POLICIES,
-        "replay_only_url": replay_link(row.name, [current.policy, *REPLAY_ONLY_POLICIES]),
+        "replay_only": list(RESEARCH_POLICIES),
+        "replay_only_url": replay_link(row.name, [current.policy, *RESEARCH_POLICIES]),
     }
     return render(request, "scheduling/policy.html", context, status=400 if form.errors else 200)
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from jobs.traces.csv_table import CsvTable
 from jobs.traces.trace import Floats, Trace
-from scheduling.engine.packing.profiles import JobProfile, SharingProfiles, score_of_speed, speeds_by_utilization
 from scheduling.engine.predicting import name_without_numbers
+from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles, score_of_speed, speeds_by_utilization
 
 PROFILE_COLUMNS = ("name", "gpu_percent", "memory_mb", "score")  # the last is optional
 PAIR_COLUMNS = ("name1", "name2", "speed1", "speed2")

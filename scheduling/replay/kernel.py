@@ -1,8 +1,7 @@
 """Simulated time for the engine: from one event to the next, with the state kept in between. Pure and reproducible.
 
 Events at equal times are processed in this order: ends, in the order in which they were planned; other planned events
-(outages, changes of rank); submissions, in the order of the trace. Then the engine decides once. Planned events have a
-sequence number, so no two compare equal and a run repeats exactly.
+(outages, changes of rank); submissions, in the order of the trace. Then the engine decides once.
 
 Nodes fail as the `OutageModel` says, one outage per node after the other, as long as there is work left.
 """
@@ -13,21 +12,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import ChangedSpeeds, Engine
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.packing.shared_gpus import PackingEngine
 from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_replayed_turn
+from scheduling.event_queue import EventQueue
 
+# Priorities of events
 JOB_END: Final = 0
 NODE_DOWN: Final = 1
 NODE_UP: Final = 2
 RANK_CHANGE: Final = 3
 NODE_REOPENING: Final = 4
-PlannedEvent = tuple[float, int, int, Any, int]  # time, type, sequence, job or node, run of the job
+JobRun = tuple[EngineJob, int]  # a job, and which of its runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,24 @@ class OutageModel(Protocol):
         ...
 
 
-# Called with the time for which it requested the call, the current time, and the number of jobs waiting or running.
-# Nothing has changed between the two times. Returns the time of the next call.
-UsageCallback = Callable[[float, float, int], float]
+@dataclass(frozen=True, kw_only=True)
+class ReplayCallbacks:
+    """Who is called while a replay runs.
+
+    sample       with the time for which it requested the call, the current time, and the number of jobs waiting or
+                 running. Nothing has changed between the two times. Returns the time of the next call
+    on_progress  periodically, with the number of submitted jobs; raising an exception in it aborts the replay
+    on_decision  with the time after each decision
+    on_start     with each job that starts, and the time
+    """
+
+    sample: Callable[[float, float, int], float] | None = None
+    on_progress: Callable[[int], None] | None = None
+    on_decision: Callable[[float], None] | None = None
+    on_start: Callable[[EngineJob, float], None] | None = None
+
+
+NO_CALLBACKS = ReplayCallbacks()
 
 
 @dataclass(kw_only=True)
@@ -104,11 +118,11 @@ class Arrivals:
             self.submit_s[number],
             self.runtime_s[number],
             self.expected_s[number],
-            self.users[number],
-            self.names[number],
-            self.similar[number],
-            self.kinds[number],
         )
+        job.user = self.users[number]
+        job.name = self.names[number]
+        job.similar = self.similar[number]
+        job.kind = self.kinds[number]
         if self.bands:
             job.band = self.bands[number]
         if self.predicted_s:
@@ -129,21 +143,17 @@ def replay(
     running: Iterable[EngineJob] = (),
     outages: Iterable[Outage] = (),
     outage_model: OutageModel | None = None,
-    sample: UsageCallback | None = None,
-    on_progress: Callable[[int], None] | None = None,
-    on_decision: Callable[[float], None] | None = None,
-    on_start: Callable[[EngineJob, float], None] | None = None,
+    callbacks: ReplayCallbacks = NO_CALLBACKS,
     victims_stop_first: bool = False,
 ) -> ReplayOutcome:
     """Run until all jobs have ended or no event can occur any more.
 
-    `running` are jobs that the engine has adopted, numbered after those in `arrivals`. `on_progress` is called
-    periodically with the number of submitted jobs; raising an exception in it aborts the replay. `on_decision` is
-    called with the time after each decision, for tests that check invariants; `on_start` with each job that starts.
-    With `victims_stop_first` a job gets the GPUs of victims in a second turn at the same time, as on a live cluster.
-    The engine must then not requeue stopped jobs.
+    `running` are jobs that the engine has adopted, numbered after those in `arrivals`. With `victims_stop_first` a job
+    gets the GPUs of victims in a second turn at the same time, as on a live cluster. The engine must then not requeue
+    stopped jobs.
     """
-    run = _Replay(engine, arrivals, list(running), outage_model, on_start)
+    sample, on_progress, on_decision = callbacks.sample, callbacks.on_progress, callbacks.on_decision
+    run = _Replay(engine, arrivals, list(running), outage_model, callbacks.on_start)
     run.plan_known_events(outages)
     next_sample = -math.inf if sample else math.inf
     decisions = 0
@@ -151,7 +161,7 @@ def replay(
         now = run.next_event_time()
         if now > next_sample and sample:
             next_sample = sample(next_sample, now, run.jobs_present)
-        run.process_planned_events(now)
+        run.events.run_until(now)
         run.submit_arrivals(now)
         while run.decide(now, victims_stop_first=victims_stop_first):
             pass
@@ -186,11 +196,11 @@ class _Replay:
         self._running_at_start = running
         self.jobs_present = len(running)  # waiting or running
         self._outcome = ReplayOutcome.of(self._count + len(running))
-        self._agenda = _Agenda()
+        self.events = EventQueue()
         self._outage_model = outage_model
-        self._node_failures = _NodeFailures(engine, self._outcome, self._agenda, outage_model)
+        self._node_failures = _NodeFailures(engine, self._outcome, self.events, outage_model)
         self._ranks_change = type(engine.rules).next_rank_change is not PolicyRules.next_rank_change
-        self._packing = engine if isinstance(engine, PackingEngine) else None
+        self._speeds = engine.changed_speeds
 
     def plan_known_events(self, outages: Iterable[Outage]) -> None:
         """Plan the events that are known before the first decision. Equal times keep the order of planning."""
@@ -201,58 +211,43 @@ class _Replay:
             for node in range(len(self._engine.resources.nodes)):
                 self._node_failures.plan_outage(self._outage_model.outage(node, begin))
         for job in self._running_at_start:
-            self._agenda.plan(job.began + job.remaining_s * job.slowdown, JOB_END, job, job.runs)
+            self.events.at(job.began + job.remaining_s * job.slowdown, self._end_job, (job, job.runs), JOB_END)
         # The engine ends maintenances and protections itself, but needs an event then
         for end in (*self._engine.maintenance.end_times(), *self._engine.borrowers.protection_ends()):
-            self._agenda.plan(end, NODE_REOPENING, None, 0)
+            self.events.at(end, _decide_only, None, NODE_REOPENING)
 
     @property
     def has_events(self) -> bool:
         """Whether an event is planned or a job is still to be submitted."""
         if self._ranks_change and self._engine.claims_by_rank:
             self._drop_rank_changes_of_stopped_jobs()
-        return bool(self._agenda.events) or self.submitted < self._count
+        return bool(self.events) or self.submitted < self._count
 
     def _drop_rank_changes_of_stopped_jobs(self) -> None:
         """A live cluster does not know them, and a turn more may start a job that waits for a GPU model."""
-        events = self._agenda.events
-        while (
-            events
-            and events[0][1] == RANK_CHANGE
-            and (events[0][3].runs != events[0][4] or events[0][3].places is None)
-        ):
-            heappop(events)
+        while planned := self.events.next_subject(RANK_CHANGE):
+            job, run = planned
+            if job.runs == run and job.places is not None:
+                break
+            self.events.drop_next()
 
     def next_event_time(self) -> float:
         """The time of the next event; there must be one."""
-        events = self._agenda.events
-        return min(events[0][0], self._next_submit_s) if events else self._next_submit_s
+        return min(self.events.next_time, self._next_submit_s)
 
-    def process_planned_events(self, now: float) -> None:
-        """Process all planned events of this time, including those that they plan."""
-        events = self._agenda.events
-        while events and events[0][0] == now:
-            _, kind, _, subject, run = heappop(events)
-            if kind == JOB_END:
-                self._end_job(subject, run, now)
-            elif kind == RANK_CHANGE:
-                self._change_rank(subject, run, now)
-            elif kind == NODE_DOWN:
-                self._node_failures.down(subject, now)
-            elif kind == NODE_UP:
-                self._node_failures.up(subject, now)
-
-    def _end_job(self, job: EngineJob, run: int, now: float) -> None:
+    def _end_job(self, planned: JobRun, now: float) -> None:
         """End the job, unless it was stopped since this was planned, or its end was moved."""
+        job, run = planned
         if job.runs == run and job.places is not None:
-            if self._packing and self._packing.ends.get(job.number, now) > now:
+            if self._speeds and self._speeds.ends.get(job.number, now) > now:
                 return
             self._outcome.ended[job.number] = now
             self._outcome.held_s[job.number] = job.ran_s + now - job.began
             self.jobs_present -= 1
             self._engine.end(job, now)
 
-    def _change_rank(self, job: EngineJob, run: int, now: float) -> None:
+    def _change_rank(self, planned: JobRun, now: float) -> None:
+        job, run = planned
         if job.runs == run and job.places is not None:
             self._engine.level_changed(job, now)
             self._plan_rank_change(job, now)
@@ -262,7 +257,7 @@ class _Replay:
         if at is not None and self._engine.claims_by_rank:
             at = whole_second(at)
         if at is not None and at < now + job.remaining_s * job.slowdown:
-            self._agenda.plan(at, RANK_CHANGE, job, job.runs)
+            self.events.at(at, self._change_rank, (job, job.runs), RANK_CHANGE)
 
     def submit_arrivals(self, now: float) -> None:
         """Submit all jobs that arrive at this time."""
@@ -296,12 +291,12 @@ class _Replay:
                     self._on_start(job, now)
                 if job.runs == 1:
                     self._outcome.started[job.number] = now
-                self._agenda.plan(self._planned_end(job, now), JOB_END, job, job.runs)
+                self.events.at(self._planned_end(job, now), self._end_job, (job, job.runs), JOB_END)
                 if self._ranks_change:
                     self._plan_rank_change(job, now)
             engine.started_jobs.clear()
-        if self._packing and self._packing.moved_ends:
-            self._plan_moved_ends(self._packing)
+        if self._speeds and self._speeds.moved:
+            self._plan_moved_ends(self._speeds)
 
     def _planned_end(self, job: EngineJob, now: float) -> float:
         """When a job ends that starts now, on its GPU model. In whole seconds if every turn starts anew, as for the
@@ -309,14 +304,14 @@ class _Replay:
         end = now + job.remaining_s * job.slowdown
         return end if self._engine.keeps_memory else whole_second(end)
 
-    def _plan_moved_ends(self, packing: PackingEngine) -> None:
+    def _plan_moved_ends(self, speeds: ChangedSpeeds) -> None:
         """Plan the ends of jobs whose speed has changed. An end that was planned before and comes earlier is ignored,
         and one that comes later finds that the job has ended.
         """
-        for job in packing.moved_ends:
-            if job.places is not None and (end := packing.ends[job.number]) < math.inf:
-                self._agenda.plan(end, JOB_END, job, job.runs)
-        packing.moved_ends.clear()
+        for job in speeds.moved:
+            if job.places is not None and (end := speeds.ends[job.number]) < math.inf:
+                self.events.at(end, self._end_job, (job, job.runs), JOB_END)
+        speeds.moved.clear()
 
     @property
     def only_outages_remain(self) -> bool:
@@ -330,22 +325,12 @@ class _Replay:
 
     def finished_outcome(self) -> ReplayOutcome:
         """The outcome with the number of events; the replay must have ended."""
-        self._outcome.events = self._agenda.sequence + self._count
+        self._outcome.events = self.events.planned + self._count
         return self._outcome
 
 
-class _Agenda:
-    """Planned events, the next one first. Each gets the next sequence number, which orders events of equal times."""
-
-    __slots__ = ("events", "sequence")
-
-    def __init__(self) -> None:
-        self.events: list[PlannedEvent] = []  # a heap
-        self.sequence = 0
-
-    def plan(self, at: float, kind: int, subject: Any, run: int) -> None:
-        self.sequence += 1
-        heappush(self.events, (at, kind, self.sequence, subject, run))
+def _decide_only(_: None, now: float) -> None:
+    """The engine opens nodes and ends protections when it decides."""
 
 
 def _record_stops(stopped: list[EngineJob], outcome: ReplayOutcome) -> None:
@@ -359,17 +344,17 @@ class _NodeFailures:
     """Closes and opens nodes. Given outages may overlap: a node opens when the last of them ends."""
 
     def __init__(
-        self, engine: Engine, outcome: ReplayOutcome, agenda: _Agenda, outage_model: OutageModel | None
+        self, engine: Engine, outcome: ReplayOutcome, events: EventQueue, outage_model: OutageModel | None
     ) -> None:
-        self._engine, self._outcome, self._agenda, self._outage_model = engine, outcome, agenda, outage_model
+        self._engine, self._outcome, self._events, self._outage_model = engine, outcome, events, outage_model
         self._down: Counter[int] = Counter()
 
     def plan_outage(self, outage: Outage) -> None:
         self._outcome.outages.append(outage)
-        self._agenda.plan(outage.at, NODE_DOWN, outage.node, 0)
-        self._agenda.plan(outage.until, NODE_UP, outage.node, 0)
+        self._events.at(outage.at, self._down_now, outage.node, NODE_DOWN)
+        self._events.at(outage.until, self._up_now, outage.node, NODE_UP)
 
-    def down(self, node: int, now: float) -> None:
+    def _down_now(self, node: int, now: float) -> None:
         engine, outage_model = self._engine, self._outage_model
         self._down[node] += 1
         engine.node_down(node, now, (lambda job: outage_model.failure_cost_s(job, now)) if outage_model else None)
@@ -382,7 +367,7 @@ class _NodeFailures:
     def all_nodes_up(self) -> bool:
         return not self._down
 
-    def up(self, node: int, now: float) -> None:
+    def _up_now(self, node: int, now: float) -> None:
         self._down[node] -= 1
         if not self._down[node]:
             del self._down[node]

@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 
 from jobs.traces.trace import Floats
+from scheduling.power.budget_run import PowerJobs
 from scheduling.power.energy import kwh
 from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.power.node_series import STEP_S, NodeSeries
 from scheduling.power.power_over_time import PowerOverTime, power_over_time
+from scheduling.power.power_profiles import LOW_PRIORITY_KINDS
 from scheduling.power.sleep_rules import ReserveSettings, nodes_needed, recent_maximum
 from scheduling.power.sleeping_nodes import SleepLimits, run_fleet
-from scheduling.replay.curves import MAX_SERIES_POINTS
-from scheduling.replay.power_jobs import power_jobs
-from scheduling.replay.power_setting import PowerSetting
+from scheduling.replay.power_setting import PowerSetting, gpus_of_jobs
 from scheduling.replay.run import PolicyRun
+from scheduling.replay.usage_over_time import MAX_SERIES_POINTS
+
+
+class PowerUnavailable(ValueError):
+    """A sentence for the caller."""
 
 
 def power_figures(run: PolicyRun, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -82,3 +87,22 @@ def active_node_series(changes: Floats, nodes: int) -> NodeSeries:
     highest = np.where(before < 0, 0, active[np.maximum(before, 0)])
     np.maximum.at(highest, (at // STEP_S).astype(np.int64) - first, active)
     return NodeSeries(steps=steps, active=highest, total=np.full(len(steps), nodes, dtype=np.int64), rows=len(at))
+
+
+def power_jobs(run: PolicyRun) -> PowerJobs:
+    """The jobs that ran, in order of their starts, as a schedule for `budget_run`. The run must have the power of its
+    jobs (`ReplaySetting.power`). Raise PowerUnavailable if jobs were stopped.
+    """
+    assert run.power is not None
+    if run.stops.any():
+        raise PowerUnavailable(f"policy: {run.policy} stopped jobs. Use one without preemption, such as fifo-skip.")
+    ran = np.flatnonzero(np.isfinite(run.ended_s))
+    rows = ran[np.argsort(run.started_s[ran], kind="stable")]
+    trace = run.trace.rows(rows)
+    return PowerJobs(
+        start_s=run.started_s[rows],
+        work_s=run.held_s[rows],
+        gpus=gpus_of_jobs(trace),
+        is_low=np.isin(np.array(list(trace.kinds)), sorted(LOW_PRIORITY_KINDS)),
+        profiles=run.power.profiles.rows(rows),
+    )

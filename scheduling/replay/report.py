@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.traces.trace import EncodedColumn, Floats
-from scheduling.replay.curves import run_curves
 from scheduling.replay.fairness import fairness
 from scheduling.replay.gpu_hours import fragmentation, gpu_hours, held_gpu_seconds
 from scheduling.replay.run import PolicyRun
+from scheduling.replay.usage_over_time import run_curves
 
 JobMask = npt.NDArray[np.bool_]
 SIZE_RANGES = ((1, 1), (2, 4), (5, 8), (9, 64), (65, 1 << 30))

@@ -9,22 +9,18 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from jobs.core.lifecycle import JobKind
 from jobs.traces.csv_table import CsvTable
 from jobs.traces.trace import Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
-from scheduling.engine.policies import (
-    POLICY_RULES,
-    InvalidPolicySettings,
-    UnknownPolicy,
-    policy_rules,
-    rules_factory,
-)
+from scheduling.engine.policies import POLICY_RULES, InvalidPolicySettings
 from scheduling.replay.gpu_types import InvalidGpuTypes, ReplayGpuTypes, parse_gpu_types
 from scheduling.replay.job_profiles import InvalidProfiles, ProfileTable, Row, pairs_from_rows, profiles_from_rows
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
+from scheduling.replay.policies import REPLAY_POLICIES, UnknownPolicy, policy_rules
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
 from scheduling.replay.run_time_errors import InvalidNoise, check_noise
@@ -39,9 +35,19 @@ POWER_NAMES = ("energy", "power_budget_kw", "price_per_kwh", "sleep")  # paramet
 PROFILE_NAMES = ("profiles", "pair_speeds", "draw_profiles")  # parameters of `profile_table`
 LOAD_RANGE = (10, 1000)  # percent
 # Those that the page and the API offer: their replays have no GPU models
-POLICIES_OF_EQUAL_GPUS = tuple(name for name, rules in POLICY_RULES.items() if not rules.weighs_service)
+POLICIES_OF_EQUAL_GPUS = tuple(
+    name for name in REPLAY_POLICIES if name not in POLICY_RULES or not POLICY_RULES[name].weighs_service
+)
 MAX_REPLAY_NODES = 20_000
 MAX_GPUS_PER_NODE = 1024
+NUMBER_RANGES = (
+    ("nodes", 1, MAX_REPLAY_NODES),
+    ("gpus_per_node", 1, MAX_GPUS_PER_NODE),
+    ("cpus_per_node", 0, 10**9),
+    ("memory_per_node_mb", 0, 10**9),
+    ("nodes_per_leaf", 0, MAX_REPLAY_NODES),
+    ("load", *LOAD_RANGE),
+)
 MAX_POWER_NUMBER = 10**9  # kW, or the price of a kWh
 
 
@@ -60,7 +66,7 @@ def parse_policies(names: str | Sequence[str]) -> list[str]:
     parts = names.split(",") if isinstance(names, str) else names
     chosen = list(dict.fromkeys(name.strip() for name in parts if name.strip()))
     if not chosen:
-        raise InvalidReplaySetting("policy", f"must be at least one of {', '.join(POLICY_RULES)}")
+        raise InvalidReplaySetting("policy", f"must be at least one of {', '.join(REPLAY_POLICIES)}")
     for name in chosen:
         try:
             policy_rules(name)
@@ -72,74 +78,54 @@ def parse_policies(names: str | Sequence[str]) -> list[str]:
 def replay_setting(
     *,
     nodes: int | None = None,
-    gpus_per_node: int = 8,
-    placement: str = "consolidate",
-    preemption_cost: str = "none",
-    cpus_per_node: int = 0,
-    memory_per_node_mb: int = 0,
-    nodes_per_leaf: int = 0,
     vcs: dict[str, int] | None = None,
     faults: str = "",
-    noise: str = "none",
-    seed: int = 0,
-    checkpoint_s: float = 0.0,
     best_effort: str | None = None,
-    load: int = 100,
     quotas: Sequence[QuotaView] = (),
-    power: PowerSetting | None = None,
-    profiles: ProfileTable | None = None,
-    gpu_types: ReplayGpuTypes | None = None,
+    **others: Any,
 ) -> ReplaySetting:
-    """Check all settings together. Raises `InvalidReplaySetting`."""
+    """Check all settings together; `others` are fields of `ReplaySetting`. Raises `InvalidReplaySetting`."""
     pools = vcs or {}
     if not pools and nodes is None:
         raise InvalidReplaySetting("nodes", "give the number of nodes of the cluster, or of each virtual cluster (vcs)")
-    _check_range("nodes", sum(pools.values()) if nodes is None else nodes, 1, MAX_REPLAY_NODES)
-    _check_range("gpus_per_node", gpus_per_node, 1, MAX_GPUS_PER_NODE)
-    for name, value in (("cpus_per_node", cpus_per_node), ("memory_per_node_mb", memory_per_node_mb)):
-        _check_range(name, value, 0, 10**9)
-    _check_range("nodes_per_leaf", nodes_per_leaf, 0, MAX_REPLAY_NODES)
-    _check_range("load", load, *LOAD_RANGE)
-    _check_choice("placement", placement, PLACEMENT_NAMES)
-    _check_choice("preemption_cost", preemption_cost, PREEMPTION_COSTS)
-    if not 0 <= checkpoint_s < 1e12:
-        raise InvalidReplaySetting("checkpoint_s", f"{checkpoint_s} is not a number of seconds, 0 or more")
-    rates = _parse_rates(faults) if faults else None
-    if rates and checkpoint_s:
-        if "checkpoint_s" in faults and rates.checkpoint_s != checkpoint_s:
-            raise InvalidReplaySetting(
-                "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: give only one of them"
-            )
-        rates = replace(rates, checkpoint_s=checkpoint_s)
-    if placement == "cells" and not pools:
+    setting = ReplaySetting(
+        nodes=sum(pools.values()) if nodes is None else nodes, pools=pools, quotas=tuple(quotas), **others
+    )
+    _check_numbers(setting)
+    _check_choice("placement", setting.placement, PLACEMENT_NAMES)
+    _check_choice("preemption_cost", setting.preemption_cost, PREEMPTION_COSTS)
+    rates = _rates(faults, setting.checkpoint_s) if faults else None
+    if setting.placement == "cells" and not pools:
         raise InvalidReplaySetting(
             "placement", "cells needs vcs: the number of nodes guaranteed to each virtual cluster"
         )
-    if placement == "cells" and nodes is not None and sum(pools.values()) > nodes:
+    if setting.placement == "cells" and sum(pools.values()) > setting.nodes:
         raise InvalidReplaySetting("vcs", f"{sum(pools.values())} nodes are guaranteed, but there are only {nodes}")
-    setting = ReplaySetting(
-        nodes=nodes or sum(pools.values()),
-        gpus_per_node=gpus_per_node,
-        placement=placement,
-        preemption_cost=preemption_cost,
-        cpus_per_node=cpus_per_node,
-        memory_per_node_mb=memory_per_node_mb,
-        nodes_per_leaf=nodes_per_leaf,
-        pools=pools,
-        faults=rates,
-        checkpoint_s=checkpoint_s,
-        quotas=tuple(quotas),
-        best_effort=ReplaySetting.best_effort if best_effort is None else _parse_kinds("best_effort", best_effort),
-        noise=_check_noise(noise),
-        seed=seed,
-        load=load,
-        power=power,
-        profiles=profiles,
-        gpu_types=gpu_types,
-    )
+    if best_effort is not None:
+        setting = replace(setting, best_effort=_parse_kinds("best_effort", best_effort))
+    setting = replace(setting, faults=rates, noise=_check_noise(setting.noise))
     _check_power(setting)
     _check_gpu_types(setting)
     return setting
+
+
+def _check_numbers(setting: ReplaySetting) -> None:
+    for name, low, high in NUMBER_RANGES:
+        _check_range(name, getattr(setting, name), low, high)
+    if not 0 <= setting.checkpoint_s < 1e12:
+        raise InvalidReplaySetting("checkpoint_s", f"{setting.checkpoint_s} is not a number of seconds, 0 or more")
+
+
+def _rates(faults: str, checkpoint_s: float) -> FaultRates:
+    """The rates of faults, with the interval of checkpoints that is given apart from them, if there is one."""
+    rates = _parse_rates(faults)
+    if not checkpoint_s:
+        return rates
+    if "checkpoint_s" in faults and rates.checkpoint_s != checkpoint_s:
+        raise InvalidReplaySetting(
+            "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: give only one of them"
+        )
+    return replace(rates, checkpoint_s=checkpoint_s)
 
 
 def _check_power(setting: ReplaySetting) -> None:
@@ -380,7 +366,7 @@ def check_policy_settings(by_policy: object, names: Sequence[str]) -> dict[str, 
             why = f"{str(name)[:40]} is not one of the replayed policies: {', '.join(names)}"
             raise InvalidReplaySetting("policy_settings", why)
         try:
-            rules_factory(name, settings)
+            policy_rules(name).of(settings)
         except InvalidPolicySettings as bad:
             raise InvalidReplaySetting("policy_settings", f"{name}: {bad}") from None
     return by_policy

@@ -17,15 +17,11 @@ from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import NUMBER_COLUMNS, WORD_COLUMNS, EncodedColumn, Floats, Ints, Trace
 from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
 from scheduling.engine.cluster import NodeView, PowerBudget, QuotaView, ResourceRequest
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import ChangedSpeeds, Engine, EngineSetting
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.packing.profiles import SharingProfiles
-from scheduling.engine.packing.rules import PackingRules
-from scheduling.engine.packing.shared_gpus import PackingEngine
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
-from scheduling.engine.policies import rules_factory
 from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
@@ -33,8 +29,9 @@ from scheduling.power.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.job_profiles import PackedTime, ProfileTable
-from scheduling.replay.kernel import Arrivals, Outage, replay
+from scheduling.replay.kernel import Arrivals, Outage, ReplayCallbacks, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
+from scheduling.replay.policies import policy_rules
 from scheduling.replay.power_setting import JobPower, PowerSetting, Watts, job_power
 from scheduling.replay.run_time_errors import expected_run_times
 from scheduling.replay.usage_over_time import UsageSampler, UsageSeries
@@ -217,10 +214,12 @@ def _replay_pool(
         engine,
         arrivals(trace_kept, engine, setting, stalls, power.watts if power else None),
         outage_model=random_outages,
-        sample=sampler,
-        on_progress=on_progress,
-        on_decision=active,
-        on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
+        callbacks=ReplayCallbacks(
+            sample=sampler,
+            on_progress=on_progress,
+            on_decision=active,
+            on_start=(lambda job, now: starts.append(start_record(job, now))) if setting.as_live else None,
+        ),
         victims_stop_first=setting.as_live,
     )
     return PolicyRun(
@@ -243,13 +242,13 @@ def _replay_pool(
         starts=tuple(starts),
         power=power,
         active_nodes=np.array(active.rows if active else []).reshape(-1, 2),
-        packed=_packed_time(engine, len(trace_kept)) if isinstance(engine, PackingEngine) else None,
+        packed=_packed_time(engine.changed_speeds, len(trace_kept)) if engine.changed_speeds else None,
     )
 
 
-def _packed_time(engine: PackingEngine, jobs: int) -> PackedTime:
+def _packed_time(speeds: ChangedSpeeds, jobs: int) -> PackedTime:
     uncharged_s, slowed_s = (
-        np.array([times.get(number, 0.0) for number in range(jobs)]) for times in (engine.uncharged_s, engine.slowed_s)
+        np.array([times.get(number, 0.0) for number in range(jobs)]) for times in (speeds.uncharged_s, speeds.slowed_s)
     )
     return PackedTime(uncharged_s=uncharged_s, slowed_s=slowed_s)
 
@@ -275,27 +274,25 @@ def replay_engine(
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
     name = "consolidate" if setting.placement == "count" else setting.placement
     placement = PLACEMENTS[name](ahead or PlacementContext(guarantees=setting.pools, elastic=True))
-    rules = rules_factory(policy, setting.policy_settings)()
+    rules = policy_rules(policy).of(setting.policy_settings)
+    if rules.packs and setting.profiles and trace is not None:
+        rules.load_profiles(setting.profiles.of_trace(trace, setting.seed))
     stall_s = setting.faults.stall_s if setting.faults and setting.checkpoint_s else 0.0
-    packs = isinstance(rules, PackingRules)
-    engine = (PackingEngine if packs else Engine)(
+    return rules.engine_class(
         NodeResources(replay_nodes(setting, nodes), setting.power_budget),
         rules,
+        EngineSetting(
+            preemption_cost_s=cost,
+            checkpoint_s=None if setting.as_live else setting.checkpoint_s + stall_s,
+            requeues=not setting.as_live,
+            claims_by_rank=setting.as_live,
+            keeps_memory=not setting.as_live,
+            has_time_limits=setting.as_live,
+        ),
         placement=placement,
         quota_usage=QuotaUsage(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
-        preemption_cost_s=cost,
-        checkpoint_s=None if setting.as_live else setting.checkpoint_s + stall_s,
-        requeues=not setting.as_live,
-        claims_by_rank=setting.as_live,
-        keeps_memory=not setting.as_live,
-        has_time_limits=setting.as_live,
         predictor=_live_predictor(rules, setting) if setting.as_live else None,
     )
-    if isinstance(engine, PackingEngine):
-        assert isinstance(rules, PackingRules)
-        known = setting.profiles.of_trace(trace, setting.seed) if setting.profiles and trace is not None else None
-        engine.prepare(known or SharingProfiles((), {}, []), rules)
-    return engine
 
 
 def _live_predictor(rules: PolicyRules, setting: ReplaySetting) -> BoundedPredictor:

@@ -43,7 +43,7 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.live import SnapshotEngine
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import QUANTILE_COUNT, RunTimeEstimates
-from scheduling.replay.kernel import Arrivals, replay
+from scheduling.replay.kernel import Arrivals, ReplayCallbacks, replay
 
 GRID_STEPS = 100  # steps to the end of the queue
 MAX_REPLAYED_JOBS = 60_000  # in all draws together
@@ -231,7 +231,10 @@ class _ForwardReplay:
             wait_for_boot(job, now)
 
         on_start = run_on_model if self._chooses else wait_for_boot if boots else None
-        outcome = replay(state.engine, arrivals, running=running, victims_stop_first=rules.preempts, on_start=on_start)
+        callbacks = ReplayCallbacks(on_start=on_start)
+        outcome = replay(
+            state.engine, arrivals, running=running, victims_stop_first=rules.preempts, callbacks=callbacks
+        )
         for number, delay in delays.items():
             outcome.started[number] += delay
         return outcome.started[:count]

@@ -6,7 +6,9 @@ point is dropped and the interval doubles, so the series stays small for a day a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from scheduling.engine.placements.gradient import Fragmentation
 
 GRID_SAMPLES = 500
 USAGE_COLUMNS = ("held", "free", "fragmented", "waiting")
+PERCENTILES = tuple(range(101))
+MAX_SERIES_POINTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +76,32 @@ class UsageSampler:
     def course(self) -> UsageSeries:
         columns = np.array(self._rows, dtype=np.float64).reshape(-1, 5).T
         return UsageSeries(at_s=columns[0], **dict(zip(USAGE_COLUMNS, columns[1:], strict=True)))
+
+
+def run_curves(queue: Floats, jct: Floats, course: UsageSeries, gpus: int) -> dict[str, Any]:
+    """Curves of a run for charts, as lists of numbers, ready for JSON.
+
+    They are small enough to be stored with the figures of the run: a distribution is 101 percentiles, and a series has
+    at most `MAX_SERIES_POINTS` points. A point of the queue is the largest value of its interval, so that no peak is
+    lost.
+    """
+    return {"queue_s": _percentiles(queue), "jct_s": _percentiles(jct), "usage": _usage(course, gpus)}
+
+
+def _percentiles(values: Floats) -> list[float]:
+    return np.percentile(values, PERCENTILES).round(1).tolist() if len(values) else []
+
+
+def _usage(course: UsageSeries, gpus: int) -> dict[str, list[float]]:
+    """Seconds since the first point, the mean share of held GPUs in percent, and the longest queue."""
+    count = len(course.at_s)
+    if not count:
+        return {"at_s": [], "held_pct": [], "waiting": []}
+    width = math.ceil(count / MAX_SERIES_POINTS)
+    begins = np.arange(0, count, width)
+    sizes = np.diff(np.append(begins, count))
+    return {
+        "at_s": (course.at_s[begins] - course.at_s[0]).round(0).tolist(),
+        "held_pct": (np.add.reduceat(course.held, begins) / sizes / max(1, gpus) * 100).round(2).tolist(),
+        "waiting": np.maximum.reduceat(course.waiting, begins).round(0).tolist(),
+    }

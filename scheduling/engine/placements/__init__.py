@@ -6,22 +6,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import PlacementFunction, consolidate, pack, spread
 from scheduling.engine.placements.cells import CellPlacement
 from scheduling.engine.placements.exact import ExactPlacement
 from scheduling.engine.placements.gradient import GradientPlacement
-from scheduling.engine.placements.outlook import PlacementContext
 from scheduling.engine.placements.tune import TunePlacement
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementContext:
+    """Facts about the workload, fixed for the lifetime of an engine."""
+
+    typical_requests: Mapping[ResourceRequest, float] = field(default_factory=dict)  # with their frequencies
+    guarantees: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its guaranteed number of nodes
+    elastic: bool = False  # whether CPUs and memory of a running job may shrink; only in replays
+
 
 PLACEMENTS: dict[str, Callable[[PlacementContext], PlacementFunction]] = {
     "consolidate": lambda _: consolidate,
     "pack": lambda _: pack,
     "spread": lambda _: spread,
-    "cells": lambda outlook: CellPlacement(outlook.guarantees),
-    "gradient": lambda outlook: GradientPlacement(outlook.typical_requests),
-    "tune": lambda outlook: TunePlacement(elastic=outlook.elastic),
+    "cells": lambda context: CellPlacement(context.guarantees),
+    "gradient": lambda context: GradientPlacement(context.typical_requests),
+    "tune": lambda context: TunePlacement(elastic=context.elastic),
     "exact": lambda _: ExactPlacement(),
 }
 

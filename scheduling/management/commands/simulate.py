@@ -24,13 +24,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from jobs.traces.files import read_trace
 from jobs.traces.trace import BadTrace, Trace
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.policies import POLICY_RULES, policy_rules
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
 from scheduling.replay import acme_trace, plots, report, requests
 from scheduling.replay.job_profiles import InvalidProfiles, table_rows
-from scheduling.replay.power_jobs import PowerUnavailable
+from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
+from scheduling.replay.power_report import PowerUnavailable
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
 from scheduling.replay.timed_runs import measure_run
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        names = ", ".join(POLICY_RULES)
+        names = ", ".join(REPLAY_POLICIES)
         add = parser.add_argument
         add("trace", help="a trace file (CSV, SWF, sacct, JSON, Parquet; also gz, zst), acme:seren or acme:kalos")
         add("--policy", default="fifo", help=f"one or more policies, separated by commas: {names}, or module:Class")

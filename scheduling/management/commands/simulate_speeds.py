@@ -22,15 +22,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
-from scheduling.replay.speeds import runs
-from scheduling.replay.speeds.cluster import parse_nodes
-from scheduling.replay.speeds.policies import parse_policies, widths_of
-from scheduling.replay.speeds.policy_texts import policy_lines
-from scheduling.replay.speeds.workload import (
+from scheduling.research import speed_replays as runs
+from scheduling.research.speed_policies import parse_policies, policy_lines, widths_of
+from scheduling.research.workload import (
     InvalidWorkload,
     Workload,
     check_models,
     check_pairs,
+    parse_nodes,
     read_jobs,
     read_pairs,
     read_speeds,

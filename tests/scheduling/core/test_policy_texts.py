@@ -8,7 +8,8 @@ from scheduling.core.policy_texts import (
     TEAM_RESOURCES,
     grouped_choices,
 )
-from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
+from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
 from scheduling.replay.requests import PLACEMENT_NAMES
 
 
@@ -16,12 +17,12 @@ def test_every_policy_and_placement_has_a_summary_in_one_group():
     policies = [name for group in POLICY_GROUPS.values() for name in group]
     placements = [name for group in PLACEMENT_GROUPS.values() for name in group]
 
-    assert sorted(policies) == sorted(POLICY_RULES) == sorted(POLICY_SUMMARIES)
+    assert sorted(policies) == sorted(REPLAY_POLICIES) == sorted(POLICY_SUMMARIES)
     assert sorted(placements) == sorted(PLACEMENT_NAMES)
 
 
 def test_groups_agree_with_what_the_policies_say_about_themselves():
-    rules = {name: rules() for name, rules in POLICY_RULES.items()}
+    rules = {name: policy_rules(name)() for name in REPLAY_POLICIES}
 
     assert set(POLICY_GROUPS[LEARNED_RUN_TIMES]) == {name for name in rules if rules[name].needs_run_times}
     assert set(POLICY_GROUPS[TEAM_RESOURCES]) == {name for name in rules if rules[name].queues_by_account}

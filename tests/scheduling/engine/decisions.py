@@ -20,6 +20,7 @@ from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, Reso
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.replay import acme_trace
 from scheduling.replay.outages import FaultRates
+from scheduling.replay.policies import REPLAY_POLICIES
 from scheduling.replay.run import JOB_COLUMNS, ReplaySetting, run_policy
 from scheduling.replay.start_estimates import start_estimates
 
@@ -45,7 +46,7 @@ def replays():
     hard = ReplaySetting(
         nodes=12, preemption_cost="helios", nodes_per_leaf=4, faults=FaultRates(), checkpoint_s=1800, seed=2
     )
-    for policy in POLICY_RULES:
+    for policy in REPLAY_POLICIES:
         settings = [
             (drawn, ReplaySetting(nodes=site.nodes)),
             (some, hard),

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,8 +134,10 @@ def test_interpreted_policy_works_with_the_compiled_engine(plain):
 @pytest.fixture
 def sources(tmp_path):
     shutil.copytree(ROOT / "scheduling" / "engine", tmp_path / "scheduling" / "engine")
-    (tmp_path / "scheduling" / "replay").mkdir()
-    shutil.copy(ROOT / "scheduling" / "replay" / "kernel.py", tmp_path / "scheduling" / "replay")
+    for name in MODULES:
+        source = Path(*name.split(".")).with_suffix(".py")
+        (tmp_path / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / source, tmp_path / source)
     return tmp_path
 
 

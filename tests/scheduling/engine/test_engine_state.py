@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.replay.kernel import Outage
+from scheduling.replay.policies import REPLAY_POLICIES
 from tests.properties import examples
 from tests.scheduling.replay.replaying import SMALL, trace, watched
 
@@ -31,7 +31,7 @@ def history(rows):
     return trace(*(row[:3] for row in rows), kinds=[row[3] for row in rows])
 
 
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 @given(rows=job_rows, closed=outages)
 @examples(25)
 def test_indexes_have_exactly_the_running_and_waiting_jobs(policy, rows, closed):
@@ -55,7 +55,7 @@ def test_indexes_have_exactly_the_running_and_waiting_jobs(policy, rows, closed)
 
 # `turns/easy` remembers more and may overlook short jobs (`RequestGroup.no_backfill_under`)
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("policy", [name for name in POLICY_RULES if name not in ("easy", "acme")])
+@pytest.mark.parametrize("policy", [name for name in REPLAY_POLICIES if name not in ("easy", "acme")])
 @given(rows=job_rows, closed=outages)
 @examples(25)
 def test_turn_that_tries_all_jobs_decides_the_same(policy, setting, rows, closed):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.zoo_systems.placements import BestFitPlacement, RandomPlacement
 from jobs.core.gpu_shares import WHOLE_GPU
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate, pack, spread
-from scheduling.engine.placements.baselines import BestFitPlacement, RandomPlacement
 from scheduling.engine.placements.gradient import Fragmentation, GradientPlacement
 from scheduling.engine.resources import ALL_NODES, NodeResources
 from tests.properties import examples

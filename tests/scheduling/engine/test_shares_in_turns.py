@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core.gpu_shares import WHOLE_GPU
-from scheduling.engine.policies import POLICY_RULES
+from scheduling.replay.policies import REPLAY_POLICIES
 from tests.properties import examples
 from tests.scheduling.replay.replaying import SMALL, trace, watched
 
@@ -51,7 +51,7 @@ def assert_no_gpu_is_over_allocated(engine, now):
 
 
 @pytest.mark.parametrize("setting", [SMALL, LIVE], ids=["replay", "as-live"])
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 @given(rows=job_rows)
 @examples(15)
 def test_no_gpu_is_over_allocated_and_all_jobs_end(policy, setting, rows):

@@ -28,7 +28,7 @@ from scheduling.power.gpu_clocks import GpuClocks, PowerFleet
 from scheduling.power.power_over_time import power_over_time
 from scheduling.power.power_profiles import PowerProfiles, draw_profiles
 from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.power_jobs import power_jobs
+from scheduling.replay.power_report import power_jobs
 from scheduling.replay.power_setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, run_policy
 

@@ -7,7 +7,7 @@ from bisect import insort
 from hypothesis import strategies as st
 
 from jobs.traces.trace import trace_from_columns
-from scheduling.replay.kernel import replay
+from scheduling.replay.kernel import ReplayCallbacks, replay
 from scheduling.replay.run import ReplaySetting, arrivals, replay_engine, run_policy
 
 SMALL = ReplaySetting(nodes=3, gpus_per_node=4)
@@ -33,7 +33,8 @@ def outcome(history, policy, setting=SMALL):
 def watched(history, policy, setting, look, **given):
     """Replay and call `look(engine, now)` after every decision."""
     engine = replay_engine(policy, setting, setting.nodes, trace=history)
-    return replay(engine, arrivals(history, engine, setting), on_decision=lambda now: look(engine, now), **given)
+    callbacks = ReplayCallbacks(on_decision=lambda now: look(engine, now))
+    return replay(engine, arrivals(history, engine, setting), callbacks=callbacks, **given)
 
 
 def naive_queue(history, gpus, *, key, skipping=False):

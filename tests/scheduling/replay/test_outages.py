@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.replay import fairness, plots, report, run_time_errors
 from scheduling.replay.gpu_hours import gpu_hours
 from scheduling.replay.kernel import Outage
 from scheduling.replay.outages import FaultRates, InvalidFaultRates, RandomOutages
+from scheduling.replay.policies import REPLAY_POLICIES
 from scheduling.replay.requests import InvalidReplaySetting, parse_policies, parse_virtual_clusters, replay_setting
 from scheduling.replay.run import ReplaySetting, run_policy
 from tests.properties import examples
@@ -83,7 +83,7 @@ def test_last_checkpoint_before_the_end_is_not_written(runtime, stalls):
     assert HARSH.stalls_s(runtime) == stalls
 
 
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 @given(jobs=job_lists, seed=st.integers(0, 5))
 @examples(8)
 def test_all_jobs_end_despite_node_failures_and_every_hour_is_counted(policy, jobs, seed):
@@ -227,7 +227,7 @@ def test_wrong_estimates_delay_jobs_but_do_not_change_run_times():
     assert mean_jct("easy", wrong) != mean_jct("easy", COUNT)
 
 
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 @given(jobs=job_lists, seed=st.integers(0, 5))
 @examples(10)
 def test_all_jobs_end_with_arbitrarily_wrong_estimates(policy, jobs, seed):

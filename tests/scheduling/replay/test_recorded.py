@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from scheduling.replay import report
-from scheduling.replay.curves import MAX_SERIES_POINTS, run_curves
 from scheduling.replay.recorded import (
     RecordedAttempts,
     attempts_from_queue_times,
@@ -12,7 +11,7 @@ from scheduling.replay.recorded import (
     recorded_summary,
 )
 from scheduling.replay.run import ReplaySetting, run_policy, with_load
-from scheduling.replay.usage_over_time import UsageSeries
+from scheduling.replay.usage_over_time import MAX_SERIES_POINTS, UsageSeries, run_curves
 from tests.scheduling.replay.replaying import SMALL, trace
 
 

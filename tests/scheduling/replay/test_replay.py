@@ -14,14 +14,14 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.policies.fair import FairRules
-from scheduling.engine.policies.gittins import gittins_index
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.predicting import Predictor
 from scheduling.engine.resources import NodeResources
 from scheduling.replay.kernel import Outage, replay
+from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
 from scheduling.replay.run import ReplaySetting, arrivals, replay_nodes, run_policy
+from scheduling.research.queue.gittins import gittins_index
 from tests.properties import examples
 from tests.scheduling.replay.replaying import (
     COUNT,
@@ -38,7 +38,10 @@ from tests.scheduling.replay.replaying import (
 PLACES = (*PLACEMENTS, "count")
 # Every policy with the placement where it matters most, and every placement with one policy per turn
 PAIRS = [
-    (p, where) for p in POLICY_RULES for where in PLACES if where in ("consolidate", "count") or p in ("fifo", "srtf")
+    (p, where)
+    for p in REPLAY_POLICIES
+    for where in PLACES
+    if where in ("consolidate", "count") or p in ("fifo", "srtf")
 ]
 every = pytest.mark.parametrize(("policy", "placement"), PAIRS)
 
@@ -91,7 +94,7 @@ def test_replay_repeats_exactly(policy, placement, jobs):
     assert first.events == second.events
 
 
-@pytest.mark.parametrize("policy", [name for name, rules in POLICY_RULES.items() if not rules.single_queue])
+@pytest.mark.parametrize("policy", [name for name in REPLAY_POLICIES if not policy_rules(name).single_queue])
 @given(jobs=job_lists)
 @examples(50)
 def test_no_job_waits_for_free_gpus_if_gpus_are_only_counted(policy, jobs):
@@ -104,7 +107,7 @@ def test_no_job_waits_for_free_gpus_if_gpus_are_only_counted(policy, jobs):
     watched(trace(*jobs), policy, COUNT, look)
 
 
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 @given(jobs=job_lists, node=st.integers(0, 2), at=st.integers(0, 20), long=st.integers(1, 20))
 @examples(25)
 def test_down_node_runs_nothing_and_no_work_is_lost_twice(policy, jobs, node, at, long):
@@ -430,7 +433,7 @@ def erlang_c(servers, load):
     return last / (sum(terms) + last)
 
 
-@pytest.mark.parametrize("policy", POLICY_RULES)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 def test_littles_law_holds(policy):
     dice = np.random.default_rng(3)
     jobs = [

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
 
 from jobs.models import clock
 from jobs.traces.trace import Trace
 from scheduling.engine.live import next_rank_change
-from scheduling.engine.policies import configured_policy, policy_rules, rules_factory
+from scheduling.engine.policies import POLICY_RULES, configured_policy, rules_factory
 from scheduling.engine.rules import whole_second
+from scheduling.event_queue import EventQueue
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
@@ -41,17 +41,16 @@ class _Drive:
     def __init__(self, trace: Trace, virtual: VirtualCluster, policy: str, setting: ReplaySetting) -> None:
         self._virtual = virtual
         self._policy = configured_policy(policy, setting.policy_settings)
-        self._trains = policy_rules(policy).uses_trees
+        self._trains = POLICY_RULES[policy].uses_trees
         self._min_training_jobs = setting.min_training_jobs
         self._rules = rules_factory(policy, setting.policy_settings)
         self._rank_change_s = math.inf
         self._submit_s: list[float] = trace.submit_s.tolist()
         self._left_s: list[float] = trace.runtime_s.tolist()
         self._next_row = 0
-        self._ends: list[tuple[float, int, int]] = []  # time, sequence, attempt
+        self._ends = EventQueue()
         # attempt -> row of the trace, start, slowdown of its GPU model
         self._running: dict[int, tuple[int, float, float]] = {}
-        self._sequence = 0
         self._real_now_s = clock.now().timestamp()
 
     def run(self, commit: Callable[[], None]) -> Iterator[StartRecord]:
@@ -68,8 +67,8 @@ class _Drive:
             commit()
 
     def _next_time(self) -> float:
-        times = [self._ends[0][0]] if self._ends else []
-        return min([self._rank_change_s, *times, *self._submit_s[self._next_row : self._next_row + 1]])
+        next_submit_s = self._submit_s[self._next_row : self._next_row + 1]
+        return min([self._rank_change_s, self._ends.next_time, *next_submit_s])
 
     def _next_rank_change(self, now: float) -> float:
         """When the rank of a running job changes by itself. A live cluster notices it because turns never pause."""
@@ -81,11 +80,12 @@ class _Drive:
 
     def _end_jobs(self, now: float) -> bool:
         before = len(self._running)
-        while self._ends and self._ends[0][0] == now:
-            _, _, attempt = heappop(self._ends)
-            if self._running.pop(attempt, None):
-                self._virtual.end(attempt, now)
+        self._ends.run_until(now)
         return len(self._running) < before
+
+    def _end_attempt(self, attempt: int, now: float) -> None:
+        if self._running.pop(attempt, None):
+            self._virtual.end(attempt, now)
 
     def _submit_jobs(self, now: float) -> bool:
         first = self._next_row
@@ -109,10 +109,9 @@ class _Drive:
                 return
 
     def _plan_end(self, started: StartedAttempt, now: float) -> None:
-        self._sequence += 1
         self._running[started.pk] = started.row, now, started.slowdown
         end = whole_second(now + self._left_s[started.row] * started.slowdown)
-        heappush(self._ends, (end, self._sequence, started.pk))
+        self._ends.at(end, self._end_attempt, started.pk)
 
 
 def _no_fence() -> None:
