@@ -221,22 +221,25 @@ def with_labeled_gpus(job: BackendJob, holders: Mapping[str, Mapping[str, list[i
     return replace(job, gpus={**job.gpus, **known}, gpu_counts=counts)
 
 
-def indices_of_counts(counts: Sequence[int], held: Collection[int], gpus: int) -> list[int]:
+def indices_of_counts(counts: Sequence[int], others: Collection[int], ours: Collection[int], gpus: int) -> list[int]:
     """GPU indices for jobs of which the cluster only reports how many GPUs they hold on a node.
 
-    The last ones that no other job holds: which ones they really are, only the cluster knows.
+    The last ones that no other foreign job holds: which ones they really are, only the cluster knows. An index that one
+    of our allocations has is used only if no other is left: its job has ended, and is released later in the same turn.
     """
-    free = [index for index in reversed(range(gpus)) if index not in held]
+    free = sorted((index for index in range(gpus) if index not in others), key=lambda index: (index in ours, -index))
     return sorted(free[: sum(counts)])
 
 
-def indices_of_slices(counts: Mapping[str, int], node: BackendNode, held: Collection[int]) -> list[int]:
-    """Indices for jobs of which the cluster only reports how many MIG slices of each profile they hold on a node."""
+def indices_of_slices(
+    counts: Mapping[str, int], node: BackendNode, others: Collection[int], ours: Collection[int]
+) -> list[int]:
+    """The same for jobs of which the cluster only reports how many MIG slices of each profile they hold on a node."""
     devices = slice_devices(node.gpus, node.mig_slices)
     found: list[int] = []
     for profile, count in counts.items():
-        free = [index for index in reversed(devices) if devices[index] == profile and index not in held]
-        found += free[:count]
+        of_profile = [index for index in devices if devices[index] == profile and index not in others]
+        found += sorted(of_profile, key=lambda index: (index in ours, -index))[:count]
     return sorted(found)
 
 

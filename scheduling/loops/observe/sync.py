@@ -147,7 +147,8 @@ def _foreign_gpus(
     installation: str,
 ) -> dict[str, list[int]]:
     """Return the GPUs, by node, of jobs without an allocation in our database. Jobs in unreadable rows count with their
-    last known GPUs. Where the cluster reports only numbers, they are other GPUs than those of our allocations."""
+    last known GPUs. Where the cluster reports only numbers, they are other GPUs than those of our allocations, as far
+    as there are any."""
     held: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, list[int]] = defaultdict(list)
     slices: dict[str, Counter[str]] = defaultdict(Counter)
@@ -165,8 +166,8 @@ def _foreign_gpus(
     for node, numbers in counts.items():
         if report := known.get(node):
             whole, own = whole_gpus(report.gpus, report.mig_slices), allocated[node]
-            held[node] += observations.indices_of_counts(numbers, own.union(held[node]), whole)
-            held[node] += observations.indices_of_slices(slices[node], report, own.union(held[node]))
+            held[node] += observations.indices_of_counts(numbers, held[node], own, whole)
+            held[node] += observations.indices_of_slices(slices[node], report, held[node], own)
     return held
 
 

@@ -268,3 +268,12 @@ def test_counted_gpus_of_foreign_jobs_are_others_than_those_of_our_jobs(cluster,
     sync(cluster, slurm)
 
     assert Node.objects.get(name="seren-001").foreign_gpus == [4, 5, 7]
+
+
+def test_counted_gpus_of_foreign_jobs_are_all_held_while_a_job_of_ours_that_has_ended_still_holds_some(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=6), gpus=(0, 1, 2, 3, 4, 5), on=("seren-001",))
+    runs(slurm, gpu_counts={"seren-001": 4})
+
+    sync(cluster, slurm)
+
+    assert Node.objects.get(name="seren-001").foreign_gpus == [4, 5, 6, 7]
