@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from acmeweb.common import live
 from failures.actions import incident_candidates
@@ -42,7 +42,13 @@ MAX_RESOLVED_PER_TURN = 200
 RECOVERED_WITHIN = timedelta(days=30)
 MAX_BUNDLE_BYTES = 64 << 10
 SUSPECT_BUNDLE_DELAY = timedelta(minutes=30)  # the log of a running attempt grows; its bundle is made later
-UNSTARTED_STATES = (DecisionState.PROPOSED, DecisionState.OBSERVED)
+# Of decisions that changed nothing and rest on no correction
+UNSTARTED_STATES = (
+    DecisionState.PROPOSED,
+    DecisionState.OBSERVED,
+    DecisionState.DECLINED,
+    DecisionState.EXPIRED,
+)
 SYMPTOM_CONFIDENCE = 0.9  # measured: no step for three times the longest usual interval
 INCIDENT_LOCK_KEY = 0x0E11  # class id of the lock per cluster, for pg_advisory_xact_lock
 
@@ -60,13 +66,29 @@ def add_missing_diagnoses(since: datetime, now: datetime) -> int:
     An attempt whose log is still being copied waits, for a while: the reason is in its last lines.
     """
     failed = (
-        Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_state="", diagnosis=None)
+        _failed_attempts(since)
+        .filter(diagnosis=None)
         .exclude(log_pending=True, ended_at__gt=now - LOG_COPY_WAIT)
         .order_by("ended_at")
         .values_list("pk", "job__cluster_id", "ended_at")[:MAX_NEW_DIAGNOSES]
     )
     rows = [Diagnosis(attempt_id=pk, cluster_id=cluster, failed_at=at, due_at=now) for pk, cluster, at in failed]
     return len(Diagnosis.objects.bulk_create(rows, ignore_conflicts=True))
+
+
+def _failed_attempts(since: datetime) -> QuerySet[Attempt]:
+    """The attempts that failed by themselves since then."""
+    return Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURE_STATES), stop_state="")
+
+
+def withdraw_early_diagnoses(since: datetime, now: datetime) -> int:
+    """Withdraw what a detector said about an attempt that then went on and failed by itself, with a reason of its own.
+
+    Returns how many. A diagnosis that recovery acted on, or that a user reviewed, stays.
+    """
+    early = Diagnosis.objects.filter(engine=DETECTOR_ENGINE, reviewed_at=None, attempt__in=_failed_attempts(since))
+    later = early.filter(failed_at__lt=F("attempt__ended_at")).select_related("incident__lead", "attempt__job")
+    return sum(withdraw_early_diagnosis(row, "The attempt failed by itself later.", now) for row in later)
 
 
 def claim(now: datetime) -> Diagnosis | None:
@@ -158,14 +180,11 @@ def diagnose_running_attempt(attempt: Attempt, label: str, why: str, since: date
 
 @transaction.atomic
 def withdraw_early_diagnosis(row: Diagnosis, why: str, now: datetime) -> bool:
-    """Delete the diagnosis of a running attempt whose symptom has ended. False if recovery has acted on it.
+    """Delete a detector's diagnosis of an attempt whose symptom has ended. False if recovery has acted on it.
 
     A later failure of the attempt gets its own diagnosis.
     """
-    if (
-        row.engine != DETECTOR_ENGINE
-        or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_state="").exists()
-    ):
+    if row.engine != DETECTOR_ENGINE or not Attempt.objects.filter(pk=row.attempt_id, stop_state="").exists():
         return False
     # The lock makes a concurrent approval either fail or happen before the check below
     unstarted = Decision.objects.select_for_update(of=("self",)).filter(diagnosis=row)

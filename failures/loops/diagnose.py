@@ -1,7 +1,8 @@
 """Diagnose: every failed attempt gets a verdict within seconds, then an evidence bundle that is stored permanently.
 
-Eligible rows     Attempts that failed within `since` and have no row yet; then rows with work to do that are due,
-                  verdicts before bundles, longest due first.
+Eligible rows     Attempts that failed by themselves within `since` and have no row yet, or only that of a detector on
+                  which recovery did not act; then rows with work to do that are due, verdicts before bundles, longest
+                  due first.
 What a turn does  Adds rows for failed attempts, claims one row at a time (counted, with a lease), reads the log outside
                   a transaction, and stores verdict and incident in one transaction. It stops claiming when its time
                   budget is used up.
@@ -51,6 +52,7 @@ def diagnose_once(
     bundle: BundleFunction = diagnose_attempt.build_bundle,
 ) -> int:
     """Diagnoses failed attempts until no row is due or the time budget is used up. Returns the number of results."""
+    incident_actions.withdraw_early_diagnoses(now - since, now)
     incident_actions.add_missing_diagnoses(now - since, now)
     done, at = 0, now
     while at - now < TIME_BUDGET and (row := incident_actions.claim(at)) is not None:

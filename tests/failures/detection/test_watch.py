@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from failures.actions import decisions as decision_actions
+from failures.loops.diagnose import diagnose_once
 from failures.loops.watch import watch_once
 from failures.models import Decision, DecisionState, Diagnosis, Incident
 from jobs.actions import jobs as job_actions
@@ -149,6 +150,36 @@ def test_diagnosis_is_withdrawn_if_the_hang_ends_before_any_action(tmp_path):
     assert not Decision.objects.exists() and not Diagnosis.objects.exists()
     assert Incident.objects.get().state == "resolved"
     assert Event.objects.filter(type="diagnosis.withdrawn").count() == 1
+
+
+@pytest.mark.parametrize("state", [DecisionState.PROPOSED, DecisionState.DECLINED, DecisionState.EXPIRED])
+def test_failure_after_a_hang_that_nobody_acted_on_gets_its_own_diagnosis(tmp_path, state):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    decide_and_recover_once(now)
+    Decision.objects.update(state=state)
+    make.end(tmp_path, attempt)
+
+    diagnose_once(clock.now())
+
+    assert make.of(attempt).root_cause == "TypeError"
+    assert not Decision.objects.exists()
+
+
+def test_diagnosis_of_a_hang_on_which_recovery_acted_stays(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    decide_and_recover_once(now)
+    Decision.objects.update(state=DecisionState.ACTING)
+    make.end(tmp_path, attempt)
+
+    diagnose_once(clock.now())
+
+    assert make.of(attempt).root_cause == "Hang"
 
 
 def test_approved_decision_is_kept_when_the_hang_ends(tmp_path):
