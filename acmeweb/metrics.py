@@ -38,8 +38,8 @@ from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.queries.queue_waits import recent_queue_waits
 from scheduling.models import EstimateError, Forecast, PowerBudget, RunTimeModel
+from scheduling.power.budget_states import budget_states
 from scheduling.queries import ledger_figures
-from scheduling.queries.power.states import budget_states
 
 UNFINISHED_STATES = [State.PENDING, State.RUNNING, State.SUSPENDED]
 DAY = timedelta(days=1)

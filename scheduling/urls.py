@@ -5,6 +5,7 @@ from scheduling.pages import (
     characterization,
     clusters,
     evaluation_rules,
+    gpu_speeds,
     job_gpus,
     maintenance,
     policy_change,
@@ -12,13 +13,11 @@ from scheduling.pages import (
     replay_results,
     replays,
     reports,
-    sleep,
     submit_preview,
     team_usage,
     why_waiting,
 )
-from scheduling.pages.gpus import speeds
-from scheduling.pages.power import budgets
+from scheduling.power.pages import budgets, sleep
 
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),
@@ -46,8 +45,8 @@ urlpatterns = [
     path("settings/clusters/", clusters.clusters, name="clusters"),
     path("settings/clusters/add/", clusters.add, name="cluster-add"),
     path("settings/clusters/of/<slug:name>/", clusters.cluster, name="cluster"),
-    path("settings/clusters/of/<slug:name>/gpu-speeds/", speeds.add_speed, name="gpu-speed-add"),
-    path("settings/clusters/of/<slug:name>/gpu-speeds/<int:number>/", speeds.change_speed, name="gpu-speed"),
+    path("settings/clusters/of/<slug:name>/gpu-speeds/", gpu_speeds.add_speed, name="gpu-speed-add"),
+    path("settings/clusters/of/<slug:name>/gpu-speeds/<int:number>/", gpu_speeds.change_speed, name="gpu-speed"),
     path("settings/clusters/of/<slug:name>/power-budgets/", budgets.add_budget, name="power-budget-add"),
     path("settings/clusters/of/<slug:name>/power-budgets/<int:number>/", budgets.change_budget, name="power-budget"),
     path("reports/", reports.reports, name="reports"),

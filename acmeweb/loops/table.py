@@ -38,18 +38,18 @@ from scheduling.loops.history import remember_ended_once
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.ledger_periods import store_periods_once
 from scheduling.loops.observe import outcomes
-from scheduling.loops.power import energy
-from scheduling.loops.power.caps import delete_old_caps, read_and_cap_once
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_trees_once
-from scheduling.loops.sleep.manage import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
-from scheduling.loops.sleep.webhooks import call_sleep_webhooks_once, clusters_with_due_webhooks
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.loops.sweep import request_overdue_turns
 from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once
 from scheduling.loops.turn import run_turn
-from scheduling.queries.power.caps import clusters_with_caps
+from scheduling.power.loops import energy
+from scheduling.power.loops.caps import delete_old_caps, read_and_cap_once
+from scheduling.power.loops.sleep import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
+from scheduling.power.loops.sleep_webhooks import call_sleep_webhooks_once, clusters_with_due_webhooks
+from scheduling.power.reads.caps import clusters_with_caps
 from scheduling.tasks import queue_simulation_worker
 
 BULK_RUN_S = 20.0

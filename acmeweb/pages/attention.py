@@ -24,9 +24,8 @@ from failures.models.diagnosis import category_badge
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
-from scheduling.actions.power_caps import cap_obstacle
 from scheduling.models import NodeSleep, NodeSleepState, PowerBudget, PowerCapMode
-from scheduling.queries.power.caps import cap_status
+from scheduling.power.reads.caps import cap_obstacle, cap_status
 
 MAX_ROWS_SHOWN = 5
 CAPPED_BADGE = StateBadge(label="CAPPED", code="CAPPED", tone="warn", icon="▾")

@@ -103,7 +103,7 @@ def measure_loop(cluster: Any, now: datetime) -> None:
     from django.db.models import Sum
 
     from jobs.models import EnergyHour, Node, Sample
-    from scheduling.loops.power.energy import count_energy_once
+    from scheduling.power.loops.energy import count_energy_once
 
     nodes = list(Node.objects.filter(cluster=cluster).order_by("pk"))
     began = now - timedelta(seconds=STEP_S * (SAMPLES - 1) + 75)
@@ -131,7 +131,7 @@ def measure_report(cluster: Any, now: datetime) -> None:
 
     from bench.loops import analyze_tables
     from jobs.models import EnergyHour
-    from scheduling.queries.energy import energy_rows
+    from scheduling.power.reads.energy import energy_rows
 
     with connection.cursor() as cursor:
         cursor.execute(

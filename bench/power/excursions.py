@@ -113,7 +113,7 @@ class Room:
     def watts(self) -> float:
         """What the machines draw now, as the loop adds it up."""
         from scheduling.backends.power_page import read_power
-        from scheduling.power.measured_power import NodeReading, measured_power
+        from scheduling.power.rules.measured_power import NodeReading, measured_power
 
         rows = [
             NodeReading(gpus=8, at_s=0.0, gpu_power_w=[*one.gpu_w.values()], node_power_w=one.node_w)
@@ -126,8 +126,8 @@ class Room:
         from jobs.models import clock
         from scheduling.backends.telemetry import read_exporter
         from scheduling.clusters.node_clocks import set_clocks
-        from scheduling.loops.power.caps import cap_power_once
         from scheduling.loops.telemetry import read_telemetry_once
+        from scheduling.power.loops.caps import cap_power_once
 
         return Loops(
             [
@@ -139,7 +139,7 @@ class Room:
     def read_each_second(self) -> Loops:
         from scheduling.backends.power_page import read_power
         from scheduling.clusters.node_clocks import set_clocks
-        from scheduling.loops.power.caps import read_and_cap_once
+        from scheduling.power.loops.caps import read_and_cap_once
 
         return Loops([(1.0, lambda: read_and_cap_once(self.cluster, set_clocks, read_power))])
 

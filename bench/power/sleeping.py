@@ -17,10 +17,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.scheduling.doors import machine
-from scheduling.power.node_series import NodeSeries, read_series
-from scheduling.power.sleep_rules import ReserveSettings
-from scheduling.power.sleep_study import StudySettings, sleep_study
-from scheduling.power.sleeping_nodes import SleepLimits
+from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings
+from scheduling.replay.power.node_series import read_series
+from scheduling.replay.power.sleep_study import StudySettings, sleep_study
+from scheduling.replay.power.sleeping_nodes import SleepLimits
 
 GOAL_IN_USE, GOAL_UNPLANNED = 0.94, 1.5
 

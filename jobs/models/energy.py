@@ -15,7 +15,7 @@ ENERGY_RETENTION = timedelta(days=400)
 
 class EnergyHour(models.Model):
     """The energy in one hour of the GPUs that an attempt held, or that no attempt held. Written by
-    `scheduling.loops.power.energy`, which adds to it as samples arrive."""
+    `scheduling.power.loops.energy`, which adds to it as samples arrive."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="energy_hours", db_index=False)
     start = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""Caps of GPU clocks: which clock the GPUs of a node have, and since when. See `scheduling.loops.power.caps`."""
+"""Caps of GPU clocks: which clock the GPUs of a node have, and since when. See `scheduling.power.loops.caps`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Sample(models.Model):
     gpu_temperature_c = gpu_values_field()  # rollups store the maximum, not the mean
     gpu_power_w = gpu_values_field()
     xid = gpu_values_field()  # the last Xid of each GPU, 0 for none
-    # Raw samples only: `scheduling.loops.power.energy` adds them up by the hour
+    # Raw samples only: `scheduling.power.loops.energy` adds them up by the hour
     gpu_energy_mj = ArrayField(models.FloatField(null=True), default=list, db_default=[])
     node_power_w = models.FloatField(null=True)
     # Raw samples only. Zeros are omitted, because most GPUs count no errors for months

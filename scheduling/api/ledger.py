@@ -27,20 +27,13 @@ from jobs.rest.shapes import (
     text_field,
 )
 from scheduling.ledger.buckets import Bucket
+from scheduling.power.api.energy import ENERGY_FIELDS
 from scheduling.queries import ledger_table
 
 DEFAULT_LEDGER_PERIOD = timedelta(days=1)
 MAX_LEDGER_PERIOD = timedelta(days=31)
 DATE_TIME_SCHEMA = {"type": "string", "format": "date-time"}
 
-ENERGY_FIELDS = {
-    "kwh": number_field("Energy of the GPUs, and of their nodes where node power is measured.", nullable=True),
-    "estimated_kwh": number_field("How much of it is estimated from the GPU model and its utilization.", nullable=True),
-    "host_kwh": number_field("How much of it the nodes used beside their GPUs.", nullable=True),
-    "energy_cost": number_field("Null if an hour with energy has no price.", nullable=True),
-    "co2_kg": number_field("Null if an hour with energy has no carbon intensity.", nullable=True),
-    "energy_basis": text_field("Whether the energy was measured or estimated. Empty without energy."),
-}
 LEDGER_HOURS_SHAPE = ResourceShape("LedgerHours", {bucket.value: number_field() for bucket in Bucket})
 LEDGER_ROW_SHAPE = ResourceShape(
     "LedgerRow",

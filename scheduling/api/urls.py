@@ -1,19 +1,16 @@
 from scheduling.api import (
     campaigns,
     clusters,
-    energy,
     evaluation_rules,
     explain,
     gpu_speeds,
     ledger,
-    node_sleeps,
     policy_preview,
-    power_budgets,
-    power_caps,
     simulations,
     team_usage,
     traces,
 )
+from scheduling.power.api import budgets, caps, energy, sleeps
 
 urlpatterns = [
     *clusters.urlpatterns,
@@ -24,9 +21,9 @@ urlpatterns = [
     *simulations.urlpatterns,
     *traces.urlpatterns,
     *ledger.urlpatterns,
-    *node_sleeps.urlpatterns,
-    *power_budgets.urlpatterns,
-    *power_caps.urlpatterns,
+    *sleeps.urlpatterns,
+    *budgets.urlpatterns,
+    *caps.urlpatterns,
     *team_usage.urlpatterns,
     *campaigns.urlpatterns,
     *evaluation_rules.urlpatterns,

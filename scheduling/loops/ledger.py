@@ -22,9 +22,10 @@ from acmeweb.common import metrics_store
 from jobs.models import Cluster
 from scheduling.ledger import last_day, reliability
 from scheduling.ledger.parts import US_PER_HOUR, JobRecovery, totals_by_step
-from scheduling.power.energy import J_PER_KWH
-from scheduling.power.energy_use import total_use
-from scheduling.queries import energy, ledger_energy, ledger_figures
+from scheduling.power.reads import energy
+from scheduling.power.rules.energy import J_PER_KWH
+from scheduling.power.rules.energy_use import total_use
+from scheduling.queries import ledger_energy, ledger_figures
 from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger
 
 log = logging.getLogger(__name__)

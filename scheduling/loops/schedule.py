@@ -34,11 +34,11 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, HoldKind, Job
-from scheduling.actions import node_sleeps
 from scheduling.actions.history import predict_new_jobs
 from scheduling.core.changed_wait_reasons import changed_wait_reasons
 from scheduling.engine.cluster import StartDecision, StopDecision, TurnDecisions
 from scheduling.engine.policies import LivePolicy
+from scheduling.power.actions import sleeps as node_sleeps
 from scheduling.queries import snapshot
 
 log = logging.getLogger(__name__)

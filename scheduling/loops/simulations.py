@@ -32,7 +32,7 @@ from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, Uplo
 from scheduling.queries.replays.settings import MAX_TRACE_JOBS, replay_setting
 from scheduling.queries.replays.traces import history_trace, load_uploaded_trace, recorded_attempts
 from scheduling.replay import acme_trace, requests
-from scheduling.replay.power_report import PowerUnavailable
+from scheduling.replay.power.report import PowerUnavailable
 from scheduling.replay.recorded import attempts_from_queue_times, recorded_run, recorded_summary
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import ReplaySetting

@@ -12,7 +12,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from jobs.models import Cluster
-from scheduling.power.cap_rules import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
+from scheduling.power.rules.caps import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
 
 MAX_LIMIT_W = 1_000_000_000
 

@@ -32,7 +32,7 @@ class LearnedPeaksQuerySet(models.QuerySet["LearnedPeaks"]):
 
 
 class LearnedPeaks(models.Model):
-    """How many attempts of one scope had their peak in each class of watts (`scheduling.power.power_predictions`)."""
+    """How many attempts of one scope had their peak in each class of watts (`scheduling.power.rules.predictions`)."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="learned_peaks", db_index=False)
     scope = models.CharField(max_length=1000, help_text="User id, job name and kind as JSON, or the kind alone.")

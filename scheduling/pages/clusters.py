@@ -25,11 +25,11 @@ from scheduling.actions import clusters as cluster_actions
 from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
-from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.models import PowerCapMode
-from scheduling.pages.gpus.speeds import speed_context
-from scheduling.pages.power.budgets import budget_places
-from scheduling.queries.power.states import budget_states
+from scheduling.pages.gpu_speeds import speed_context
+from scheduling.power.budget_states import budget_states
+from scheduling.power.loops.sleep_webhooks import sleep_webhook_secret
+from scheduling.power.pages.budgets import budget_places
 
 MAX_CHANGES_SHOWN = 20
 NULLABLE_COLUMNS = (

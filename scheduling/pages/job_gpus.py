@@ -21,9 +21,10 @@ from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Node, Resolution,
 from jobs.models.permissions import Caller
 from scheduling.ledger import report_rows
 from scheduling.ledger.waste import IDLE_BELOW
-from scheduling.power.energy_use import total_use
-from scheduling.queries import energy, ledger_facts, ledger_table
-from scheduling.queries.power.caps import job_cap_times
+from scheduling.power.reads import energy
+from scheduling.power.reads.caps import job_cap_times
+from scheduling.power.rules.energy_use import total_use
+from scheduling.queries import ledger_facts, ledger_table
 
 SERIES_SPAN = timedelta(hours=24)  # the series covers the last day of the attempt
 MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes

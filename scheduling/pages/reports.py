@@ -24,9 +24,9 @@ from jobs.web.page import PageQuery, bad_request, render_page
 from scheduling.ledger import report_rows, waste
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
-from scheduling.power.energy_use import EnergyUse
+from scheduling.power.reads.energy import energy_document
+from scheduling.power.rules.energy_use import EnergyUse
 from scheduling.queries import gpu_usage, ledger_facts, ledger_figures, ledger_table
-from scheduling.queries.ledger_energy import energy_document
 from scheduling.queries.ledger_table import PeriodLedgers
 
 MAX_USERS_SHOWN = 100

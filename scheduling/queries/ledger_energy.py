@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from scheduling.ledger import parts
 from scheduling.ledger.reliability import LOST_BUCKETS
-from scheduling.power.energy_use import EnergyUse, total_use
-from scheduling.queries.energy import EnergyRow
+from scheduling.power.reads.energy import EnergyRow
+from scheduling.power.rules.energy_use import EnergyUse, total_use
 from scheduling.queries.ledger_periods import ClusterLedger, moment
 
 EnergyOwner = tuple[str, str, int | None, str]  # cluster, day, team, kind
@@ -83,18 +83,4 @@ def _lost_shares(ledgers: Sequence[ClusterLedger]) -> dict[EnergyOwner, dict[str
         owner: {cause: size / held[owner] for cause, size in causes.items()}
         for owner, causes in lost.items()
         if held[owner]
-    }
-
-
-def energy_document(use: EnergyUse | None) -> dict[str, float | str | None]:
-    """Return the energy as the API outputs it. Nulls without energy."""
-    if use is None:
-        return dict.fromkeys(("kwh", "estimated_kwh", "host_kwh", "energy_cost", "co2_kg")) | {"energy_basis": ""}
-    return {
-        "kwh": use.kwh,
-        "estimated_kwh": use.estimated_kwh,
-        "host_kwh": use.host_kwh,
-        "energy_cost": use.cost,
-        "co2_kg": use.co2_kg,
-        "energy_basis": use.basis,
     }

@@ -13,9 +13,9 @@ from jobs.models import Cluster, Node, Team
 from scheduling.ledger import buckets, parts, reliability, report_rows
 from scheduling.ledger.buckets import Bucket
 from scheduling.ledger.reliability import Mttf
-from scheduling.power.energy_use import EnergyUse, total_use
-from scheduling.queries.energy import EnergyRow, energy_rows
-from scheduling.queries.ledger_energy import NO_ENERGY, RowEnergy, energy_by_name, energy_document, lost_energy
+from scheduling.power.reads.energy import EnergyRow, energy_document, energy_rows
+from scheduling.power.rules.energy_use import EnergyUse, total_use
+from scheduling.queries.ledger_energy import NO_ENERGY, RowEnergy, energy_by_name, lost_energy
 from scheduling.queries.ledger_facts import US_PER_HOUR, failures_after
 from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger, moment
 

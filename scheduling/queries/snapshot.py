@@ -57,9 +57,9 @@ from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.windows import NodeWindow
 from scheduling.models import PowerBudget
 from scheduling.models.history import half_life_s
+from scheduling.power.reads.budgets import with_power
+from scheduling.power.reads.sleeps import remaining_boots
 from scheduling.queries import gpu_speeds, history
-from scheduling.queries.node_sleeps import remaining_boots
-from scheduling.queries.power.budgets import with_power
 
 PAST_JOBS_WINDOW = timedelta(days=30)
 MAX_PAST_JOBS = 5000

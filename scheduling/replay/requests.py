@@ -21,7 +21,7 @@ from scheduling.replay.gpu_types import InvalidGpuTypes, ReplayGpuTypes, parse_g
 from scheduling.replay.job_profiles import InvalidProfiles, ProfileTable, Row, pairs_from_rows, profiles_from_rows
 from scheduling.replay.outages import FaultRates, InvalidFaultRates
 from scheduling.replay.policies import REPLAY_POLICIES, UnknownPolicy, policy_rules
-from scheduling.replay.power_setting import PowerSetting
+from scheduling.replay.power.setting import PowerSetting
 from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
 from scheduling.replay.run_time_errors import InvalidNoise, check_noise
 

@@ -25,14 +25,14 @@ from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
 from scheduling.engine.rules import PolicyRules
-from scheduling.power.gpu_clocks import PowerFleet
+from scheduling.power.rules.gpu_clocks import PowerFleet
 from scheduling.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.replay.gpu_types import ReplayGpuTypes
 from scheduling.replay.job_profiles import PackedTime, ProfileTable
 from scheduling.replay.kernel import Arrivals, Outage, ReplayCallbacks, replay
 from scheduling.replay.outages import CHECKPOINTING_KINDS, FaultRates, RandomOutages
 from scheduling.replay.policies import policy_rules
-from scheduling.replay.power_setting import JobPower, PowerSetting, Watts, job_power
+from scheduling.replay.power.setting import JobPower, PowerSetting, Watts, job_power
 from scheduling.replay.run_time_errors import expected_run_times
 from scheduling.replay.usage_over_time import UsageSampler, UsageSeries
 

@@ -15,7 +15,7 @@ from typing import Any
 from jobs.traces.trace import Trace
 from scheduling.compiled import engine_mode
 from scheduling.replay import report
-from scheduling.replay.power_report import power_figures
+from scheduling.replay.power.report import power_figures
 from scheduling.replay.run import PolicyRun, ProgressCallback, ReplaySetting, run_policy
 
 

@@ -15,12 +15,12 @@ from failures.models import Incident
 from jobs.core.lifecycle import NodeFlag
 from jobs.models import Attempt
 from scheduling.backends.opening import open_backend
-from scheduling.loops.sleep.webhooks import sleep_webhook_secret
 from scheduling.models import NodeSleep
+from scheduling.power.loops.sleep_webhooks import sleep_webhook_secret
 from tests import make
 from tests.backends.real_slurm import NODES, RealSlurm, started_or_skipped
-from tests.scheduling.sleep.night import SETTINGS, Night
-from tests.scheduling.sleep.receiver import Site, site_webhook
+from tests.scheduling.power.sleep.night import SETTINGS, Night
+from tests.scheduling.power.sleep.receiver import Site, site_webhook
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 LONG = {"command": "#!/bin/sh\nexec sleep 86400\n", "cpus_per_node": 8, "memory_per_node": "1G"}

@@ -34,10 +34,10 @@ from jobs.models import (
     TeamRole,
     clock,
 )
-from scheduling.actions import power_budgets as budget_actions
 from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
+from scheduling.power.actions import budgets as budget_actions
 from tests import make
 from tests.browser.chromium import LAYOUT_SHIFTS
 from tests.failures import make as failures

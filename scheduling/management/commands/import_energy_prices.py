@@ -15,9 +15,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import Cluster
-from scheduling.actions.energy_prices import import_prices
 from scheduling.management.text_files import open_text
-from scheduling.power.price_file import HourPrice, InvalidPrices, read_prices
+from scheduling.power.actions.energy import import_prices
+from scheduling.power.rules.price_file import HourPrice, InvalidPrices, read_prices
 
 
 class Command(BaseCommand):

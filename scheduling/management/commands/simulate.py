@@ -30,7 +30,7 @@ from scheduling.management.text_files import open_text
 from scheduling.replay import acme_trace, plots, report, requests
 from scheduling.replay.job_profiles import InvalidProfiles, table_rows
 from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
-from scheduling.replay.power_report import PowerUnavailable
+from scheduling.replay.power.report import PowerUnavailable
 from scheduling.replay.requests import InvalidReplaySetting
 from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
 from scheduling.replay.timed_runs import measure_run

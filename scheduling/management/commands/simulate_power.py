@@ -20,10 +20,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduling.management.text_files import open_text
-from scheduling.power.node_series import InvalidSeries, NodeSeries, read_series
-from scheduling.power.sleep_rules import ReserveSettings
-from scheduling.power.sleep_study import RECENT, TREES, StudySettings, StudyUnavailable, sleep_study, step_rows
-from scheduling.power.sleeping_nodes import SleepLimits, SleepRun
+from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings
+from scheduling.replay.power.node_series import InvalidSeries, read_series
+from scheduling.replay.power.sleep_study import RECENT, TREES, StudySettings, StudyUnavailable, sleep_study, step_rows
+from scheduling.replay.power.sleeping_nodes import SleepLimits, SleepRun
 
 STEP_MINUTES = 10
 # option -> smallest and largest value

@@ -1,7 +1,7 @@
 """Clocks of the GPUs of simulated nodes, and what they do to the jobs there. Pure.
 
 A job runs at the speed of its slowest node, because its ranks wait for each other. A node that boots has its highest
-clock again. Power and speed follow `scheduling.power.clock_curves`.
+clock again. Power and speed follow `scheduling.power.rules.clock_curves`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.power.clock_curves import model_speed
+from scheduling.power.rules.clock_curves import model_speed
 
 from .values import SimulatedJob, SimulatedNode, SpeedChange
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from jobs.core.gpu_shares import WHOLE_GPU, profile_milli
 from jobs.core.lifecycle import JobKind
-from scheduling.power.clock_curves import model_power_w
+from scheduling.power.rules.clock_curves import model_power_w
 
 from .faults import XID_OF_FAULT, ClusterFault, FaultKind
 from .scripts.kernel_log import pci_bus_of_gpu

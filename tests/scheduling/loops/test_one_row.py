@@ -13,10 +13,9 @@ from jobs.core.parsing import InvalidField
 from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.logs.storage import StorageUnresponsive
 from scheduling.actions.campaigns import CampaignStateConflict
-from scheduling.actions.node_sleeps import SleepError
-from scheduling.actions.power_caps import PowerCapError
 from scheduling.backends.base import ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
 from scheduling.loops.turn import LeaseLost
+from scheduling.power.actions.sleeps import SleepError
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,6 @@ def test_an_error_in_one_row_is_logged_with_its_name_and_the_next_row_is_process
         FailureStateConflict("x"),
         CampaignStateConflict("x"),
         SleepError("x"),
-        PowerCapError("x"),
         EvictionRefused("x"),
         DatabaseError("x"),
     ],

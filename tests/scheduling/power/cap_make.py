@@ -8,8 +8,8 @@ from typing import Any
 
 from jobs.models import Cluster, Node, NodeClock, Resolution, Sample
 from scheduling.clusters.clock_command import ClocksNotSet
-from scheduling.loops.power.caps import cap_power_once
 from scheduling.models import PowerBudget
+from scheduling.power.loops.caps import cap_power_once
 from tests import make
 
 POLL = timedelta(seconds=15)

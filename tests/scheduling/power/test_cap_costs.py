@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 
 from jobs.models import Allocation, Node, NodeClock, clock
-from scheduling.power.cap_costs import NodeCap, cap_times
-from scheduling.power.clock_curves import model_speed
-from scheduling.queries.power.caps import job_cap_times
+from scheduling.power.reads.caps import job_cap_times
+from scheduling.power.rules.caps import NodeCap, cap_times
+from scheduling.power.rules.clock_curves import model_speed
 from tests import make
 from tests.jobs.api.api_make import Caller
 

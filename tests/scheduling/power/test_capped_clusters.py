@@ -11,10 +11,10 @@ from jobs.models import Attempt, Cluster, Event, clock
 from scheduling.backends.power_page import read_power
 from scheduling.backends.telemetry import read_exporter
 from scheduling.clusters.node_clocks import set_clocks
-from scheduling.loops.power.caps import cap_power_once
 from scheduling.loops.telemetry import write_samples_once
 from scheduling.loops.turn import run_turn
 from scheduling.models import PowerBudget, PowerCap
+from scheduling.power.loops.caps import cap_power_once
 from tests import make
 from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
 from tests.patience import until

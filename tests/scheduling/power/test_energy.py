@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from scheduling.power.attempt_peaks import attempt_peaks
-from scheduling.power.energy import EnergySums, GpuHold, PowerSample, add_node, model_power_w
+from scheduling.power.rules.energy import EnergySums, GpuHold, PowerSample, add_node, model_power_w
+from scheduling.power.rules.predictions import attempt_peaks
 
 HOUR = 3600
 

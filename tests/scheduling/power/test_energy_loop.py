@@ -22,9 +22,9 @@ from jobs.models import (
     Sample,
 )  # fmt: skip
 from scheduling.backends import telemetry
-from scheduling.loops.power.energy import clusters_with_telemetry, count_energy_once, delete_old_energy
 from scheduling.loops.telemetry import write_samples_once
-from scheduling.queries import energy
+from scheduling.power.loops.energy import clusters_with_telemetry, count_energy_once, delete_old_energy
+from scheduling.power.reads import energy
 from scheduling.simulation.machines import dcgm_exporter
 from scheduling.simulation.machines.power_meters import PowerMeters, node_power_w
 from scheduling.simulation.machines.scripts.play import SimulatedExecutor

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import EnergyPrice
-from scheduling.power.price_file import InvalidPrices, read_prices
+from scheduling.power.rules.price_file import InvalidPrices, read_prices
 from tests import make
 
 

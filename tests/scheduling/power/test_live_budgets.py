@@ -11,14 +11,20 @@ from django.test.utils import CaptureQueriesContext
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Allocation, Attempt, Job, Node, Sample, clock
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.loops.power.energy import count_energy_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.models import AttemptPeak, Estimate, LearnedPeaks, PowerBudget
-from scheduling.power.live_power import PowerForecast, idle_node_w
-from scheduling.power.power_predictions import MAX_COUNTED, MIN_SIMILAR, PeakHistory, peak_scopes
+from scheduling.power.budget_states import budget_states
+from scheduling.power.loops.energy import count_energy_once
+from scheduling.power.rules.predictions import (
+    MAX_COUNTED,
+    MIN_SIMILAR,
+    PeakHistory,
+    PowerForecast,
+    idle_node_w,
+    peak_scopes,
+)
 from scheduling.queries import snapshot
-from scheduling.queries.power.states import budget_states
 from scheduling.queries.submission_preview import add_job_power
 from tests import make
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduling.power.clock_curves import model_mhz, model_power_w, model_speed
-from scheduling.power.measured_power import NodeReading, measured_power
+from scheduling.power.rules.clock_curves import model_mhz, model_power_w, model_speed
+from scheduling.power.rules.measured_power import NodeReading, measured_power
 
 READ = {"gpus": 8, "model": "a100", "at_s": 1000.0, "gpu_power_w": [400.0] * 8}
 FULL_W = 920 + 1.25 * 3200

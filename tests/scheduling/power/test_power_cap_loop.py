@@ -9,14 +9,15 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs.core.lifecycle import NodeFlag, NodeState
+from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Event, Node, NodeClock, Resolution, Sample, clock
-from scheduling.actions import power_caps as cap_actions
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.power_page import NodePower
-from scheduling.loops.power.caps import cap_power_once, delete_old_caps, read_and_cap_once
 from scheduling.models import PowerBudget, PowerCap
-from scheduling.power.measured_power import measured_power
-from scheduling.queries.power.caps import cap_status, clusters_with_caps, node_readings
+from scheduling.power.actions import caps as cap_actions
+from scheduling.power.loops.caps import cap_power_once, delete_old_caps, read_and_cap_once
+from scheduling.power.reads.caps import cap_status, clusters_with_caps, node_readings
+from scheduling.power.rules.measured_power import measured_power
 from tests import make
 from tests.scheduling.power.cap_make import LIMIT_W, POLL, Site, budget, open_clocks, write_samples
 from tests.statements import before_statement, failing_statement
@@ -561,8 +562,8 @@ def test_mode_act_needs_means_to_set_clocks(site, settings, fields, command, sen
     try:
         cap_actions.set_mode(row, "act", author=make.LOOP, now=site.now)
         refusal = ""
-    except cap_actions.PowerCapError as error:
-        refusal = str(error)
+    except InvalidField as error:
+        refusal = error.why
 
     row.refresh_from_db()
     assert refusal == sentence and row.mode == ("off" if sentence else "act")

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.power.node_series import STEP_S
-from scheduling.power.sleep_plan import SleepCandidate, SleepPlan, SleepRules, boot_time_s, needed_nodes, sleep_plan
+from scheduling.power.rules.awake_nodes import STEP_S
+from scheduling.power.rules.sleep_plan import (
+    SleepCandidate,
+    SleepPlan,
+    SleepRules,
+    boot_time_s,
+    needed_nodes,
+    sleep_plan,
+)
 
 NOW = 100 * 86_400.0
 HOUR = 3600.0

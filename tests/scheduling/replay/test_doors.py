@@ -17,7 +17,7 @@ from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.replay.as_live import starts_sha256, trace_as_live
 from scheduling.replay.gpu_types import ReplayGpuTypes
-from scheduling.replay.power_setting import PowerSetting
+from scheduling.replay.power.setting import PowerSetting
 from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
 from tests import make
 from tests.properties import examples

@@ -34,10 +34,10 @@ from jobs.models import (
 )
 from jobs.traces.trace import EncodedColumn, Trace
 from scheduling.models import BudgetScope, GpuSpeed, LearnedPeaks, PowerBudget
-from scheduling.power.live_power import idle_node_w
-from scheduling.power.power_profiles import draw_profiles
+from scheduling.power.rules.predictions import idle_node_w
 from scheduling.replay.as_live import teams, time_limits
-from scheduling.replay.power_setting import MAX_NAME_LENGTH, kind_or_other, learned_peaks
+from scheduling.replay.power.profiles import draw_profiles
+from scheduling.replay.power.setting import MAX_NAME_LENGTH, kind_or_other, learned_peaks
 from scheduling.replay.run import ReplaySetting, job_resources, replay_nodes
 
 AUTHOR = Author(by="virtual cluster")

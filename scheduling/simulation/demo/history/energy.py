@@ -1,6 +1,6 @@
 """The energy of a simulated history by attempt and hour, from the power that its telemetry shows.
 
-The rows are like those of `scheduling.loops.power.energy`. That loop needs raw samples, which a history does not have,
+The rows are like those of `scheduling.power.loops.energy`. That loop needs raw samples, which a history does not have,
 so here the mean power of 5 minutes counts for each of their seconds. What a node uses beside its GPUs is that of the
 simulated Slurm cluster; the Kubernetes cluster does not report it.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.loops.power.energy import EnergyColumns
-from scheduling.power.energy import HOUR_S
+from scheduling.power.actions.energy import EnergyColumns
+from scheduling.power.rules.energy import HOUR_S
 from scheduling.simulation.demo.history.holds import GpuHolds
 from scheduling.simulation.demo.history.values import HistoryPlace, PlacedAttempt
 from scheduling.simulation.machines.power_meters import supply_power_w

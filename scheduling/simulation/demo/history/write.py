@@ -33,8 +33,8 @@ from jobs.models import (
     Team,
     bulk_copy,
 )
-from scheduling.loops.power.energy import EnergyColumns, add_energy
 from scheduling.models import Campaign, Evaluation, Shard, Trial
+from scheduling.power.actions.energy import EnergyColumns, add_energy
 from scheduling.simulation.demo.history import sample_copy
 from scheduling.simulation.demo.history.energy import HistoryEnergy
 from scheduling.simulation.demo.history.keys import keys_by_time, number_by_time, refresh_references

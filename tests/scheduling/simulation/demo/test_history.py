@@ -32,7 +32,7 @@ from jobs.models import (
 from scheduling.evaluation.checkpoint_paths import default_campaign_name
 from scheduling.evaluation.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
-from scheduling.queries.energy import attempt_energy
+from scheduling.power.reads.energy import attempt_energy
 from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import write
 from scheduling.simulation.demo.history.training import training_rows

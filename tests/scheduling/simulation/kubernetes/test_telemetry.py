@@ -7,7 +7,7 @@ import re
 import pytest
 
 from scheduling.backends import telemetry
-from scheduling.power.clock_curves import model_speed
+from scheduling.power.rules.clock_curves import model_speed
 from scheduling.simulation.kubernetes.api.errors import ApiError
 from scheduling.simulation.kubernetes.telemetry import telemetry_page
 from scheduling.simulation.machines.clocks import lowered_clocks

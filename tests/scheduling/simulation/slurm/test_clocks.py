@@ -7,7 +7,7 @@ import json
 import pytest
 
 from scheduling.backends import telemetry
-from scheduling.power.clock_curves import model_speed
+from scheduling.power.rules.clock_curves import model_speed
 from scheduling.simulation.machines import dcgm_exporter
 from scheduling.simulation.machines.clocks import lowered_clocks
 from scheduling.simulation.machines.database import job_from_json, node_from_json, to_json

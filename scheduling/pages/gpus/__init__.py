@@ -1,1 +1,0 @@
-"""GPU models on the settings page of a cluster."""

@@ -1,0 +1,1 @@
+"""All writes of power, each guarded and with its Event."""

@@ -1,0 +1,1 @@
+"""Read-only queries about power, also for snapshots."""

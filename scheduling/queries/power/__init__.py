@@ -1,1 +1,0 @@
-"""Reads for power budgets: budgets in snapshots, and what is drawn of each."""
