@@ -19,7 +19,7 @@ QUEUE = "requests"
 
 app = Celery("acme", set_as_current=True)
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks()
+app.autodiscover_tasks(["scheduling.whatif"])
 app.conf.task_default_queue = QUEUE
 app.conf.task_queues = [Queue(QUEUE, Exchange(QUEUE), routing_key=QUEUE)]
 

@@ -27,8 +27,8 @@ from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, Reso
 from scheduling.engine.live import engine_after_turn, turn_decisions
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.why import explain_wait
-from scheduling.replay.start_estimates import start_estimates
-from scheduling.replay.timed_runs import without_gc
+from scheduling.whatif.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.timed_runs import without_gc
 
 TEAM_COUNT = 20
 SLOW_ESTIMATE_POLICIES = ("conservative",)  # start estimates with these take minutes

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from jobs.traces.files import read_trace
-from scheduling.replay import acme_trace, report
-from scheduling.replay.run import ReplaySetting, run_policy
+from scheduling.whatif.replay import acme_trace, report
+from scheduling.whatif.replay.run import ReplaySetting, run_policy
 
 # policy: the paper's claim against its baseline
 PAPER_CLAIMS = {

@@ -33,8 +33,8 @@ from scheduling.compiled import engine_mode
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.replay import acme_trace, report
-from scheduling.replay.run import ReplaySetting, run_policy
+from scheduling.whatif.replay import acme_trace, report
+from scheduling.whatif.replay.run import ReplaySetting, run_policy
 
 PHILLY_SETTING = ReplaySetting(nodes=80)
 # policy, placement, preemption cost, source, its mean completion, its mean queueing

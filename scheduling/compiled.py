@@ -42,8 +42,8 @@ MODULES = (
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
     *(f"scheduling.research.{name}" for name in RESEARCH),
     "scheduling.event_queue",
-    "scheduling.replay.kernel",
-    "scheduling.replay.sharing_profiles",
+    "scheduling.whatif.replay.kernel",
+    "scheduling.whatif.replay.sharing_profiles",
 )
 LIBRARY = "acme_engine__mypyc"  # the shared library that all compiled modules are linked into
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")

@@ -8,16 +8,14 @@ from scheduling.pages import (
     gpu_speeds,
     job_gpus,
     maintenance,
-    policy_change,
     queue,
-    replay_results,
-    replays,
     reports,
     submit_preview,
     team_usage,
     why_waiting,
 )
 from scheduling.power.pages import budgets, sleep
+from scheduling.whatif.pages import policy_change, replay_results, replays
 
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),

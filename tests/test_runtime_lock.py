@@ -23,7 +23,7 @@ for name in sys.argv[1:]:
     __import__(name)
 """
 PROCESSES = (
-    *("acmeweb.asgi", "acmeweb.celery", "scheduling.tasks", "scheduling.simulation.slurm.server"),
+    *("acmeweb.asgi", "acmeweb.celery", "scheduling.whatif.tasks", "scheduling.simulation.slurm.server"),
     *("celery.bin.celery", "celery.apps.worker", "kombu.transport.redis", "channels_redis.pubsub"),
     *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto", "psycopg_pool"),
 )

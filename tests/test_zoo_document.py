@@ -14,10 +14,10 @@ from django.core.management import get_commands
 from acmeweb.common.env import ROOT
 from bench.zoo import SYSTEMS
 from scheduling.management.commands.simulate import Command
-from scheduling.replay import requests
 from scheduling.research import rounds, widths
 from scheduling.research.rounds.values import RoundPolicy
 from scheduling.research.widths.values import WidthPolicy
+from scheduling.whatif.replay import requests
 
 DOCUMENT = (ROOT / "docs" / "zoo.md").read_text()
 WRITTEN = list(dict.fromkeys(re.findall(r"`([^`]+)`", DOCUMENT)))

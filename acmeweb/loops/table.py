@@ -50,7 +50,7 @@ from scheduling.power.loops.caps import delete_old_caps, read_and_cap_once
 from scheduling.power.loops.sleep import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
 from scheduling.power.loops.sleep_webhooks import call_sleep_webhooks_once, clusters_with_due_webhooks
 from scheduling.power.reads.caps import clusters_with_caps
-from scheduling.tasks import queue_simulation_worker
+from scheduling.whatif.tasks import queue_simulation_worker
 
 BULK_RUN_S = 20.0
 IDLE_FACTOR, MAX_IDLE_INTERVAL = 5, timedelta(seconds=10)

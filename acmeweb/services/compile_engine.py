@@ -41,7 +41,7 @@ IMPORT_CHECK_SCRIPT = "; ".join(
         "import sys",
         "from scheduling import compiled",
         "sys.meta_path.insert(0, compiled.CompiledFinder(compiled.Path(sys.argv[1])))",
-        "import scheduling.replay.run",
+        "import scheduling.whatif.replay.run",
         "assert compiled.engine_mode() == 'compiled'",
     )
 )

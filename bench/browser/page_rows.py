@@ -19,10 +19,10 @@ from jobs.actions import maintenance
 from jobs.actions.journal import Author
 from jobs.actions.maintenance import MaintenanceRequest
 from jobs.models import Cluster, Node, Team, clock
-from scheduling.actions import simulations
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Simulation
+from scheduling.whatif.actions import simulations
+from scheduling.whatif.loops import run_simulation_once
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ Draws jobs of Seren, submits them at 130 % of their rate to 130 % of its nodes, 
 of the nodes that Seren has: their number times the rated power of one (6,500 W for eight A100, which is about the
 highest of AcmeTrace's samples) or another value of `--node-watts`. Prints, for the same jobs and power profiles: no
 cap, static caps, POLCA's rule, the same with one more step, and the rule of live clusters, which continues a rise of
-the power for two seconds. `scheduling/replay/power/profiles.py` names the sources
+the power for two seconds. `scheduling/whatif/replay/power/profiles.py` names the sources
 of the profiles.
 
 The goals of the rules: no excursion above the budget longer than 2 s, high-priority jobs less than 1 % and
@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.scheduling.doors import machine
 from scheduling.power.rules.caps import GRADUAL_STEPS, NO_CAP, POLCA_PERCENTS, CapSettings, polca_steps, static_cap
 from scheduling.power.rules.gpu_clocks import PowerFleet
-from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.power.budget_run import Actuator, BudgetRun, PowerJobs, run_budget
-from scheduling.replay.power.report import power_jobs
-from scheduling.replay.power.setting import PowerSetting
-from scheduling.replay.run import ReplaySetting, run_policy
+from scheduling.whatif.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
+from scheduling.whatif.replay.power.budget_run import Actuator, BudgetRun, PowerJobs, run_budget
+from scheduling.whatif.replay.power.report import power_jobs
+from scheduling.whatif.replay.power.setting import PowerSetting
+from scheduling.whatif.replay.run import ReplaySetting, run_policy
 
 LEAD_S = 2.0  # as on live clusters
 GOAL_EXCURSION_S, GOAL_HIGH, GOAL_LOW = 2.0, 0.01, 0.05

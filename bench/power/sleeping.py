@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.scheduling.doors import machine
 from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings
-from scheduling.replay.power.node_series import read_series
-from scheduling.replay.power.sleep_study import StudySettings, sleep_study
-from scheduling.replay.power.sleeping_nodes import SleepLimits
+from scheduling.whatif.replay.power.node_series import read_series
+from scheduling.whatif.replay.power.sleep_study import StudySettings, sleep_study
+from scheduling.whatif.replay.power.sleeping_nodes import SleepLimits
 
 GOAL_IN_USE, GOAL_UNPLANNED = 0.94, 1.5
 

@@ -46,10 +46,10 @@ from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import rules_factory
 from scheduling.engine.predicting import bounded_prediction
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
-from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.as_live import trace_as_live
-from scheduling.replay.run import PolicyRun, ReplaySetting, gang_request, replayable_rows, run_policy
-from scheduling.replay.start_estimates import StartEstimate, start_estimates
+from scheduling.whatif.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
+from scheduling.whatif.replay.as_live import trace_as_live
+from scheduling.whatif.replay.run import PolicyRun, ReplaySetting, gang_request, replayable_rows, run_policy
+from scheduling.whatif.replay.start_estimates import StartEstimate, start_estimates
 
 SLACKS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # times the predicted end
 LEVELS = [(level + 0.5) / 10 for level in range(10)]

@@ -29,9 +29,9 @@ from jobs.traces.files import read_trace
 from jobs.traces.trace import Trace
 from scheduling.compiled import engine_mode
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.as_live import StartRecord, starts_sha256, trace_as_live
-from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
+from scheduling.whatif.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
+from scheduling.whatif.replay.as_live import StartRecord, starts_sha256, trace_as_live
+from scheduling.whatif.replay.run import ReplaySetting, replayable_rows, run_policy
 
 DAY_S = 86_400.0
 
@@ -69,7 +69,7 @@ def machine() -> str:
 
 
 def compare_doors(trace: Trace, policy: str, setting: ReplaySetting) -> bool:
-    from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
+    from tests.scheduling.whatif.replay.virtual_time import starts_on_virtual_cluster
 
     replayed = time_door("replay", policy, lambda: run_policy(trace, policy, setting).starts)
     live = time_door("live", policy, lambda: starts_on_virtual_cluster(trace, policy, setting))

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.loops import start_database
 from bench.scheduling.doors import machine
 from jobs.traces.trace import Trace
-from scheduling.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
-from scheduling.replay.as_live import StartRecord, starts_sha256, trace_as_live
-from scheduling.replay.run import ReplaySetting, replayable_rows, run_policy
+from scheduling.whatif.replay.acme_trace import PUBLISHED_CLUSTERS, draw_trace
+from scheduling.whatif.replay.as_live import StartRecord, starts_sha256, trace_as_live
+from scheduling.whatif.replay.run import ReplaySetting, replayable_rows, run_policy
 
 GOAL_RATIO = 1.10
 
@@ -67,7 +67,7 @@ def live_completion_s(trace: Trace, setting: ReplaySetting) -> tuple[float, floa
     """The mean completion time on a live cluster, and the seconds and CPU seconds that the run took."""
     with ExitStack() as stack:
         start_database(stack)
-        from tests.scheduling.replay.virtual_time import starts_on_virtual_cluster
+        from tests.scheduling.whatif.replay.virtual_time import starts_on_virtual_cluster
 
         began, spent = time.perf_counter(), time.process_time()
         starts = starts_on_virtual_cluster(trace, "qssf", setting)

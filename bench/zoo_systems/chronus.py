@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.zoo_systems.artefacts import Row, read_csv, repository
 from jobs.traces.trace import Trace, trace_from_columns
-from scheduling.replay.run import PolicyRun, ReplaySetting, run_policy
+from scheduling.whatif.replay.run import PolicyRun, ReplaySetting, run_policy
 
 REPOSITORY = "ChronusArtifact"
 MINUTE_S = 60.0

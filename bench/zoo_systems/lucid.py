@@ -20,12 +20,12 @@ from pathlib import Path
 from bench.zoo_systems.artefacts import Row, read_csv, repository
 from jobs.traces.trace import Trace, trace_from_columns
 from scheduling.engine.job import EngineJob
-from scheduling.replay import report
-from scheduling.replay.job_profiles import Pair, ProfileRow, ProfileTable
-from scheduling.replay.run import ReplaySetting, run_policy
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles
 from scheduling.research.packing.engine import GpuHolders
 from scheduling.research.packing.lucid import LucidRules
+from scheduling.whatif.replay import report
+from scheduling.whatif.replay.job_profiles import Pair, ProfileRow, ProfileTable
+from scheduling.whatif.replay.run import ReplaySetting, run_policy
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
 REPOSITORY = "Lucid"
 TRACE_REPOSITORY = "ChronusArtifact"

@@ -11,7 +11,7 @@ from jobs.actions.retention import delete_batch
 from jobs.core.deadlines import DeadlineForecast
 from jobs.models import Cluster
 from scheduling.models import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast
-from scheduling.replay.start_estimates import StartEstimate
+from scheduling.whatif.replay.start_estimates import StartEstimate
 
 OUTCOME_RETENTION = timedelta(days=30)
 ERROR_WINDOW = timedelta(days=7)

@@ -5,12 +5,10 @@ from scheduling.api import (
     explain,
     gpu_speeds,
     ledger,
-    policy_preview,
-    simulations,
     team_usage,
-    traces,
 )
 from scheduling.power.api import budgets, caps, energy, sleeps
+from scheduling.whatif.api import policy_preview, simulations, traces
 
 urlpatterns = [
     *clusters.urlpatterns,

@@ -25,8 +25,8 @@ from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast
 from scheduling.models.predictions import with_predictions
 from scheduling.queries import deadline_forecasts, snapshot
-from scheduling.replay.start_estimates import start_estimates
-from scheduling.replay.timed_runs import without_gc
+from scheduling.whatif.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.timed_runs import without_gc
 
 MAX_ESTIMATE_AGE = timedelta(minutes=5)
 

@@ -30,7 +30,7 @@ from scheduling.ledger import report_rows
 from scheduling.ledger.report_rows import Period
 from scheduling.pages.chart_files import CHART_FORMS, chart_file
 from scheduling.queries import characterization as queries
-from scheduling.replay.acme_study import study_figures
+from scheduling.whatif.replay.acme_study import study_figures
 
 DEFAULT_DAYS = "30"
 JOB_PLOTS = ("run-time", "queue-wait", "gpus", "gpu-time-by-kind", "gpu-time-by-state")

@@ -19,7 +19,7 @@ from failures.queries import failure_statistics
 from jobs.models import Cluster, Node, Resolution, Sample
 from scheduling.core.characterization import BOUNDS_S, CauseFigures, JobCell
 from scheduling.queries import gpu_usage, ledger_table
-from scheduling.replay.acme_study import FAILURE_GPU_TIME
+from scheduling.whatif.replay.acme_study import FAILURE_GPU_TIME
 
 MAX_JOBS = 200_000
 MAX_NODE_SAMPLES = 50_000

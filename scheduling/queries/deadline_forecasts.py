@@ -21,7 +21,7 @@ from scheduling.engine.history import SchedulingHistory
 from scheduling.models import Campaign, CampaignState, EstimateOutcome
 from scheduling.models.predictions import predict_run_times
 from scheduling.queries import snapshot
-from scheduling.replay.start_estimates import StartEstimate
+from scheduling.whatif.replay.start_estimates import StartEstimate
 
 MAX_PAST_WAITS, MAX_PAST_CAMPAIGNS = 5_000, 200
 MAX_MODEL_AGE_S = 60.0

@@ -38,7 +38,7 @@ from scheduling.power.reads.budgets import add_job_power
 from scheduling.queries import deadline_forecasts, snapshot
 from scheduling.queries.queue_order import queue_states
 from scheduling.queries.wait_explanation import past_error
-from scheduling.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
+from scheduling.whatif.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates
 
 PREVIEW_JOB_ID = 2**62  # after all jobs with the same submission time
 PREVIEWS_PER_MINUTE = 60

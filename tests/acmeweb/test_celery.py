@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from acmeweb.celery import QUEUE, app
 
 app.loader.import_default_modules()
-app.autodiscover_tasks(force=True)
+app.autodiscover_tasks(["scheduling.whatif"], force=True)
 TASKS = {name: task for name, task in app.tasks.items() if not name.startswith(("celery.", "tests."))}
 
 

@@ -35,9 +35,9 @@ from jobs.models import (
     clock,
 )
 from scheduling.loops.recovery import decide_and_recover_once
-from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from scheduling.power.actions import budgets as budget_actions
+from scheduling.whatif.loops import run_simulation_once
 from tests import make
 from tests.browser.chromium import LAYOUT_SHIFTS
 from tests.failures import make as failures

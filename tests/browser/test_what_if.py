@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from jobs.models import clock
-from scheduling.loops.simulations import run_simulation_once
+from scheduling.whatif.loops import run_simulation_once
 from tests import make
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]

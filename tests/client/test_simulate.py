@@ -8,8 +8,8 @@ import pytest
 from acme_client import simulate
 
 from jobs.models import clock
-from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Simulation
+from scheduling.whatif.loops import run_simulation_once
 
 pytestmark = pytest.mark.django_db
 

@@ -2,7 +2,7 @@
 
 `POLICY_RULES` has the rules for any engine; `LIVE_POLICIES` decide on snapshots of live clusters, where only
 preemptible jobs are stopped, within their contracts. `configured_policy` is how a cluster gets its policy. Replays have
-more policies (`scheduling.replay.policies`), which need what only a replay knows.
+more policies (`scheduling.whatif.replay.policies`), which need what only a replay knows.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ from scheduling.engine.cluster import QuotaView
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
-from scheduling.replay import acme_trace, plots, report, requests
-from scheduling.replay.job_profiles import InvalidProfiles, table_rows
-from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
-from scheduling.replay.power.report import PowerUnavailable
-from scheduling.replay.requests import InvalidReplaySetting
-from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
-from scheduling.replay.timed_runs import measure_run
+from scheduling.whatif.replay import acme_trace, plots, report, requests
+from scheduling.whatif.replay.job_profiles import InvalidProfiles, table_rows
+from scheduling.whatif.replay.policies import REPLAY_POLICIES, policy_rules
+from scheduling.whatif.replay.power.report import PowerUnavailable
+from scheduling.whatif.replay.requests import InvalidReplaySetting
+from scheduling.whatif.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
+from scheduling.whatif.replay.timed_runs import measure_run
 
 USER_ERRORS = (
     InvalidReplaySetting,

@@ -21,9 +21,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduling.management.text_files import open_text
 from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings
-from scheduling.replay.power.node_series import InvalidSeries, read_series
-from scheduling.replay.power.sleep_study import RECENT, TREES, StudySettings, StudyUnavailable, sleep_study, step_rows
-from scheduling.replay.power.sleeping_nodes import SleepLimits, SleepRun
+from scheduling.whatif.replay.power.node_series import InvalidSeries, read_series
+from scheduling.whatif.replay.power.sleep_study import (
+    RECENT,
+    TREES,
+    StudySettings,
+    StudyUnavailable,
+    sleep_study,
+    step_rows,
+)
+from scheduling.whatif.replay.power.sleeping_nodes import SleepLimits, SleepRun
 
 STEP_MINUTES = 10
 # option -> smallest and largest value

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from scheduling.engine.job import EngineJob
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles
 from scheduling.research.packing.engine import GpuHolders, PackingRules
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
 MIN_SPARE_PERCENT = 5.0  # of a GPU, for an opportunistic job to join
 

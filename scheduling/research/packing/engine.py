@@ -30,7 +30,7 @@ from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.resources import GpuPlacement
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import positive_number, reject_unknown
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
 GPU_MEMORY_MB = 24_576.0  # of the GPUs on which the authors of Lucid measured
 OpenSet = tuple[float, int, "GpuHolders"]  # start and number of its first job (a total order), the set

@@ -8,8 +8,8 @@ speeds are known, so nothing is undone. Missing are its time slices, migration, 
 from __future__ import annotations
 
 from scheduling.engine.job import EngineJob
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles
 from scheduling.research.packing.engine import GpuHolders, PackingRules
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
 
 class GandivaRules(PackingRules):

@@ -19,8 +19,8 @@ from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles
 from scheduling.research.packing.engine import GPU_MEMORY_MB, GpuHolders, PackingRules
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
 RUN_TIMES = ("learned", "known")
 MAX_SCORE = 2

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from scheduling.engine.job import EngineJob
-from scheduling.replay.sharing_profiles import JobProfile, SharingProfiles, speeds_by_utilization
 from scheduling.research.packing.engine import GpuHolders, PackingRules
+from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles, speeds_by_utilization
 
 
 class SalusRules(PackingRules):

@@ -24,7 +24,6 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.resources import NodeResources
-from scheduling.replay import acme_trace
 from scheduling.simulation.drill.agenda import EventQueue
 from scheduling.simulation.drill.checkpoint_campaigns import CampaignService, CheckpointCampaign, EvaluationArrivals
 from scheduling.simulation.drill.counts import DrillCounts
@@ -37,6 +36,7 @@ from scheduling.simulation.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
 from scheduling.simulation.drill.values import DRILL_EPOCH, DrillFault, DrillPlan, NodeClosure
 from scheduling.simulation.machines.faults import FaultKind
+from scheduling.whatif.replay import acme_trace
 
 KUBERNETES_SITES = frozenset({"kalos"})
 CHECK_INTERVAL_S = 60.0

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from jobs.core.lifecycle import JobKind
-from scheduling.replay import acme_trace
-from scheduling.replay.acme_figures import PUBLISHED_CLUSTERS
 from scheduling.simulation.drill.failure_odds import DRAWN_REASONS, EVEN_ODDS
 from scheduling.simulation.drill.history import SiteHistory
 from scheduling.simulation.machines.failure_reasons import REASONS_BY_NAME, FailureFamily
+from scheduling.whatif.replay import acme_trace
+from scheduling.whatif.replay.acme_figures import PUBLISHED_CLUSTERS
 
 POPULATION = 400_000  # jobs drawn from the published distribution
 RESAMPLES = 100

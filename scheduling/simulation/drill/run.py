@@ -14,7 +14,6 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.resources import NodeResources
-from scheduling.replay import acme_trace
 from scheduling.simulation.drill.agenda import EventQueue
 from scheduling.simulation.drill.answers import ManualRecovery, RequeueAlways
 from scheduling.simulation.drill.counts import DrillCounts
@@ -25,6 +24,7 @@ from scheduling.simulation.drill.healing import AcmeRecovery
 from scheduling.simulation.drill.jobs import GANG_JOB, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation, RecoveryStrategy
 from scheduling.simulation.drill.values import DrillFault, DrillPlan
+from scheduling.whatif.replay import acme_trace
 
 TICK_S = 5.0
 STRATEGIES: Mapping[str, Callable[[DrillSimulation], RecoveryStrategy]] = {

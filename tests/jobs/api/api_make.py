@@ -23,9 +23,9 @@ from jobs.core.lifecycle import NodeState
 from jobs.core.spec import parse
 from jobs.models import Cluster, Job, Membership, Node, Team, TeamRole, Token, TokenScope, clock
 from scheduling.actions import campaigns as evaluating
-from scheduling.actions import simulations as simulation_actions
 from scheduling.evaluation import campaign_requests
 from scheduling.models import Campaign, Simulation, Suite
+from scheduling.whatif.actions import simulations as simulation_actions
 
 _numbers = itertools.count()
 

@@ -9,8 +9,8 @@ from scheduling.core.policy_texts import (
     grouped_choices,
 )
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.replay.policies import REPLAY_POLICIES, policy_rules
-from scheduling.replay.requests import PLACEMENT_NAMES
+from scheduling.whatif.replay.policies import REPLAY_POLICIES, policy_rules
+from scheduling.whatif.replay.requests import PLACEMENT_NAMES
 
 
 def test_every_policy_and_placement_has_a_summary_in_one_group():

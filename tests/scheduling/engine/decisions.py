@@ -18,11 +18,11 @@ from jobs.traces.trace import trace_from_columns
 from scheduling.compiled import engine_mode
 from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
-from scheduling.replay import acme_trace
-from scheduling.replay.outages import FaultRates
-from scheduling.replay.policies import REPLAY_POLICIES
-from scheduling.replay.run import JOB_COLUMNS, ReplaySetting, run_policy
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay import acme_trace
+from scheduling.whatif.replay.outages import FaultRates
+from scheduling.whatif.replay.policies import REPLAY_POLICIES
+from scheduling.whatif.replay.run import JOB_COLUMNS, ReplaySetting, run_policy
+from scheduling.whatif.replay.start_estimates import start_estimates
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

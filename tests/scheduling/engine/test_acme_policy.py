@@ -18,11 +18,11 @@ from scheduling.engine.policies import configured_policy
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.resources import NodeResources
 from scheduling.engine.settings import InvalidPolicySettings
-from scheduling.replay.run import run_policy
+from scheduling.whatif.replay.run import run_policy
 from tests.make import NOON
 from tests.properties import examples
 from tests.scheduling.engine.test_engine import hours, node, started, waiting
-from tests.scheduling.replay.replaying import COUNT, SMALL, job_lists, outcome, trace, watched
+from tests.scheduling.whatif.replay.replaying import COUNT, SMALL, job_lists, outcome, trace, watched
 
 MINUTE = timedelta(minutes=1)
 

@@ -19,8 +19,8 @@ from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 from scheduling.engine.turns.sharing import sharing_turn
 from scheduling.engine.turns.strict import strict_turn
-from scheduling.replay.kernel import replay
-from scheduling.replay.run import ReplaySetting, arrivals, replay_nodes
+from scheduling.whatif.replay.kernel import replay
+from scheduling.whatif.replay.run import ReplaySetting, arrivals, replay_nodes
 from tests.patience import PATIENCE_S
 
 built = pytest.mark.skipif(
@@ -142,7 +142,8 @@ def sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "edited", ["scheduling/engine/resources.py", "scheduling/engine/policies/fifo.py", "scheduling/replay/kernel.py"]
+    "edited",
+    ["scheduling/engine/resources.py", "scheduling/engine/policies/fifo.py", "scheduling/whatif/replay/kernel.py"],
 )
 def test_edited_line_changes_the_checksum(sources, edited):
     before = source_checksum(sources)

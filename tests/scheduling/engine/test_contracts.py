@@ -10,7 +10,7 @@ from jobs.core.preemption_contract import Preemptability, PreemptionContract, Pr
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.run_time_estimates import RunTimeEstimates
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_acme_policy import MINUTE, decide, examples, fits, runs, started, stopped
 from tests.scheduling.engine.test_engine import node, waiting

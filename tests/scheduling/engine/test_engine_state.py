@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import QuotaView
-from scheduling.replay.kernel import Outage
-from scheduling.replay.policies import REPLAY_POLICIES
+from scheduling.whatif.replay.kernel import Outage
+from scheduling.whatif.replay.policies import REPLAY_POLICIES
 from tests.properties import examples
-from tests.scheduling.replay.replaying import SMALL, trace, watched
+from tests.scheduling.whatif.replay.replaying import SMALL, trace, watched
 
 kinds = st.sampled_from([JobKind.EVALUATION, JobKind.PRETRAIN])
 # Many small jobs at once, so that jobs wait and GPUs come free one by one

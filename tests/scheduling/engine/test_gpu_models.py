@@ -8,7 +8,7 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, RunningJob
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.run_time_estimates import RunTimeEstimates
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import decide, node, started, waiting
 

@@ -11,7 +11,7 @@ from scheduling.engine.cluster import ClusterSnapshot, QuotaView
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES, InvalidPolicySettings, configured_policy
 from scheduling.engine.run_time_estimates import RunTimeEstimates
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_acme_policy import MINUTE, examples, fits, runs, started, stopped
 from tests.scheduling.engine.test_contracts import LAYOUTS, NEEDS, asked, under_contract

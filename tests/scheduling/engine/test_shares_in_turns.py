@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.core.gpu_shares import WHOLE_GPU
-from scheduling.replay.policies import REPLAY_POLICIES
+from scheduling.whatif.replay.policies import REPLAY_POLICIES
 from tests.properties import examples
-from tests.scheduling.replay.replaying import SMALL, trace, watched
+from tests.scheduling.whatif.replay.replaying import SMALL, trace, watched
 
 # submission, run time, limit, thousandths of a GPU; a multiple of 1000 is a job with whole GPUs
 sizes = st.sampled_from([100, 250, 300, 500, 500, 700, 1000, 2000, 4000, 8000])

@@ -9,7 +9,7 @@ import pytest
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import decide, node, started, waiting
 

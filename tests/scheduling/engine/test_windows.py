@@ -14,7 +14,7 @@ from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
 from scheduling.engine.why import explain_wait
 from scheduling.engine.windows import MaintenancePeriod, NodeWindow, round_up_run_time
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import held, node, started, waiting
 

@@ -11,7 +11,7 @@ from scheduling.engine.gpu_speeds import GpuSpeeds, MeasuredSpeed, SpeedEntry, S
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
 from scheduling.engine.run_time_estimates import RunTimeEstimates, expected_end
-from scheduling.replay.start_estimates import start_estimates
+from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import node, waiting
 

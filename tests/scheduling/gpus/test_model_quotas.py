@@ -9,7 +9,7 @@ from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
 from scheduling.engine.counterfactual import smallest_changes
 from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
-from scheduling.replay.start_estimates import binding_quotas, start_estimates
+from scheduling.whatif.replay.start_estimates import binding_quotas, start_estimates
 from tests.make import NOON
 from tests.scheduling.engine.test_engine import node, waiting
 

@@ -18,7 +18,7 @@ from scheduling.core.characterization import CauseFigures, JobCell
 from scheduling.pages.characterization import PLOTS
 from scheduling.queries import characterization as queries
 from scheduling.queries.ledger_table import table
-from scheduling.replay.acme_study import STUDY_CLUSTERS, study_figures
+from scheduling.whatif.replay.acme_study import STUDY_CLUSTERS, study_figures
 from tests import make
 from tests.failures import make as failures
 

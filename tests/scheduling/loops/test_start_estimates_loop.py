@@ -9,7 +9,7 @@ from jobs.models import ClusterMode, HoldKind, Job, clock
 from scheduling.actions import estimates as estimate_actions
 from scheduling.loops.start_estimates import MAX_ESTIMATE_AGE, estimate_starts_once
 from scheduling.models import Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
-from scheduling.replay.start_estimates import StartEstimate
+from scheduling.whatif.replay.start_estimates import StartEstimate
 from tests import make
 
 HOUR = timedelta(hours=1)

@@ -15,7 +15,7 @@ from scheduling.engine.counterfactual import smallest_changes
 from scheduling.engine.live import held_watts
 from scheduling.engine.placements import PLACEMENTS, PLACEMENTS_WITHOUT_POWER
 from scheduling.engine.policies import LIVE_POLICIES, rules_factory
-from scheduling.replay.start_estimates import ExactReplayLimits, start_estimates
+from scheduling.whatif.replay.start_estimates import ExactReplayLimits, start_estimates
 from tests.make import NOON
 from tests.properties import examples
 from tests.scheduling.engine.test_engine import node, started, waiting

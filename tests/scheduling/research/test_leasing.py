@@ -11,8 +11,8 @@ from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.policies import POLICY_RULES, InvalidPolicySettings
 from scheduling.engine.resources import NodeResources
-from scheduling.replay.kernel import Arrivals, replay
 from scheduling.research.queue.chronus import ChronusRules, LeasePlan
+from scheduling.whatif.replay.kernel import Arrivals, replay
 
 NEVER = math.inf
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.zoo_systems.lucid import SlowPartners
-from scheduling.replay import report
-from scheduling.replay.job_profiles import ProfileRow, ProfileTable
-from scheduling.replay.kernel import Outage
-from scheduling.replay.run import ReplaySetting, run_policy
+from scheduling.whatif.replay import report
+from scheduling.whatif.replay.job_profiles import ProfileRow, ProfileTable
+from scheduling.whatif.replay.kernel import Outage
+from scheduling.whatif.replay.run import ReplaySetting, run_policy
 from tests.properties import examples
-from tests.scheduling.replay.replaying import SMALL, trace, watched
+from tests.scheduling.whatif.replay.replaying import SMALL, trace, watched
 
 TABLE = ProfileTable(
     rows=(

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from acmeweb.common.env import ROOT
-from scheduling.replay.policies import RESEARCH_POLICIES, policy_rules
+from scheduling.whatif.replay.policies import RESEARCH_POLICIES, policy_rules
 
 LOADED = """
 import sys
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.replay import requests, run, start_estimates
+from scheduling.whatif.replay import requests, run, start_estimates
 print(*[name for name in sys.modules if name.startswith("scheduling.research")])
 """
 

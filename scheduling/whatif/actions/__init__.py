@@ -1,0 +1,1 @@
+"""All writes of replays, each guarded and with its Event."""

@@ -1,0 +1,1 @@
+"""Endpoints of the REST API for replays and previews of a policy."""

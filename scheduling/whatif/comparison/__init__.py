@@ -1,0 +1,1 @@
+"""Comparisons of replays and of queues, with charts and sentences for readers. Pure."""

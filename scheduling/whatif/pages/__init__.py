@@ -1,0 +1,1 @@
+"""Views and forms of the pages for replays, and of the page that changes a policy."""

@@ -1,0 +1,1 @@
+"""Read-only queries about replays, and traces from rows and files."""

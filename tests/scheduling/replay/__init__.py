@@ -1,1 +1,0 @@
-"""Tests of replays, start estimates, uploaded traces and the page "What if"."""

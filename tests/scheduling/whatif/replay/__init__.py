@@ -1,0 +1,1 @@
+"""Tests of replays, start estimates and the doors to the engine."""
