@@ -30,7 +30,7 @@ from failures.diagnosis.parsers import collectives
 from failures.diagnosis.values import ParsedLine
 from failures.incidents import grouping
 from failures.learning import embedding, rule_proposals
-from failures.recovery import resizing
+from failures.recovery.rules import resizing
 from jobs.core import display_text, hostlist, masking, parsing, slurm_notation, spec
 from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.logs import job_log, log_search

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from failures.recovery.checkpoints import (
+from failures.recovery.rules.checkpoints import (
     DEEPSPEED_LATEST,
     INDEX_SUFFIXES,
     MEGATRON_TRACKER,

@@ -20,8 +20,8 @@ from failures.actions.incidents import FailureStateConflict, sanitize_for_storag
 from failures.actions.recovery_inputs import RecoveryInputs
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, IncidentState, ManualOverride, RecoveryStep
 from failures.models.decision import OPEN_STATES
-from failures.recovery.remedies import AutomationMode, RecoveryAction
-from failures.recovery.resizing import (
+from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import (
     MEMORY,
     JobRequest,
     RequestChange,
@@ -29,8 +29,8 @@ from failures.recovery.resizing import (
     apply_changes,
     reverse_changes,
 )
-from failures.recovery.serialization import to_json_value
-from failures.recovery.values import RecoveryDecision
+from failures.recovery.rules.serialization import to_json_value
+from failures.recovery.rules.values import RecoveryDecision
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions

@@ -12,7 +12,7 @@ from failures.incidents import circumstances
 from failures.incidents.circumstances import END_STATE_CAUSES, NodeStateChange
 from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly
-from failures.recovery.values import NodeEvidence
+from failures.recovery.rules.values import NodeEvidence
 from jobs.models import Attempt, Event, Node
 
 

@@ -21,9 +21,9 @@ from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.models import Anomaly, Decision, Diagnosis, ManualOverride
 from failures.models.decision import CARRIED_OUT_STATES
-from failures.recovery import checkpoints, resizing
-from failures.recovery.remedies import CORDON_ACTIONS, REMEDIES, AutomationMode, RecoveryAction
-from failures.recovery.values import (
+from failures.recovery.rules import checkpoints, resizing
+from failures.recovery.rules.remedies import CORDON_ACTIONS, REMEDIES, AutomationMode, RecoveryAction
+from failures.recovery.rules.values import (
     ANY_SUBJECT,
     FailureFacts,
     FailureHistory,

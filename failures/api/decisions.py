@@ -14,8 +14,8 @@ from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState
 from failures.models import permissions as failure_permissions
 from failures.queries import decision_replay
-from failures.recovery.remedies import AutomationMode, RecoveryAction
-from failures.recovery.resizing import COMMAND, ENVIRONMENT, MEMORY
+from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import COMMAND, ENVIRONMENT, MEMORY
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn

@@ -15,9 +15,9 @@ from django.db.models.functions import Now
 from failures.models.anomaly import Anomaly
 from failures.models.diagnosis import Diagnosis
 from failures.models.incident import Incident
-from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
-from failures.recovery.resizing import RequestChange
-from failures.recovery.serialization import from_json
+from failures.recovery.rules.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import RequestChange
+from failures.recovery.rules.serialization import from_json
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Attempt, Cluster, Job, Node
 

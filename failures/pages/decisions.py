@@ -17,7 +17,7 @@ from failures.models import Decision, DecisionState, Incident, ManualOverride
 from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
 from failures.queries import decision_replay
-from failures.recovery.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
+from failures.recovery.rules.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
 from jobs.actions.jobs import JobStateChanged
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from failures.models import permissions as failure_permissions
 from failures.queries import spare_nodes
-from failures.recovery.remedies import CORDON_ACTIONS, RecoveryAction
+from failures.recovery.rules.remedies import CORDON_ACTIONS, RecoveryAction
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import StatusBadge

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from failures.models import Decision
-from failures.recovery import decide
-from failures.recovery.resizing import RequestChange
-from failures.recovery.serialization import from_json
-from failures.recovery.values import FailureFacts, FailureHistory, RecoveryDecision, RecoveryPolicy
+from failures.recovery.rules.decide import decide
+from failures.recovery.rules.resizing import RequestChange
+from failures.recovery.rules.serialization import from_json
+from failures.recovery.rules.values import FailureFacts, FailureHistory, RecoveryDecision, RecoveryPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Exists, OuterRef, Q
 
-from failures.recovery import pair_tests
+from failures.recovery.rules import pair_tests
 from jobs.core.lifecycle import USABLE_NODE_STATES, StatusBadge
 from jobs.models import Allocation, Cluster, Event, Node
 from jobs.queries.map_rows import last_node_events, node_first_seen

@@ -1,5 +1,1 @@
-"""Recovery decisions: the table of remedies, the decision, its limits, and checkpoints. Pure functions, no database."""
-
-from failures.recovery.decide import decide
-
-__all__ = ["decide"]
+"""Recovery, from verdict to effect: rules, reads, decisions, steps, the loop, API and pages, one module each."""

@@ -13,8 +13,8 @@ from django.db import transaction
 
 from acmeweb.common import live
 from failures.models import Decision
-from failures.recovery import pair_tests
-from failures.recovery.pair_tests import GroupResult, NodeGroup, PairTestVerdict
+from failures.recovery.rules import pair_tests
+from failures.recovery.rules.pair_tests import GroupResult, NodeGroup, PairTestVerdict
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from failures.recovery.checkpoints import LIGHTNING_FILE_PATTERN, STEP_DIRECTORY_PATTERN
+from failures.recovery.rules.checkpoints import LIGHTNING_FILE_PATTERN, STEP_DIRECTORY_PATTERN
 from jobs.core.display_text import strip_control_characters
 
 MAX_CAMPAIGN_NAME = 120

@@ -36,10 +36,10 @@ from failures.actions.incidents import FailureStateConflict
 from failures.detection.findings import Severity
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, RecoveryStep, StackDump
 from failures.models.decision import OPEN_STATES
-from failures.recovery import decide
-from failures.recovery.remedies import AutomationMode, RecoveryAction
-from failures.recovery.resizing import RequestChangedMeanwhile
-from failures.recovery.values import RecoveryDecision
+from failures.recovery.rules.decide import decide
+from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import RequestChangedMeanwhile
+from failures.recovery.rules.values import RecoveryDecision
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions import stop

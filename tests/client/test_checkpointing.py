@@ -23,7 +23,7 @@ from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - needs to
 from torch.distributed.checkpoint.staging import DefaultStager  # noqa: E402
 
 from failures.actions import checkpoint_listing  # noqa: E402
-from failures.recovery import checkpoints  # noqa: E402
+from failures.recovery.rules import checkpoints  # noqa: E402
 from tests.patience import until  # noqa: E402
 
 LONG_S = 800  # four processes, each of which imports torch

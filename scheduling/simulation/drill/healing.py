@@ -28,9 +28,10 @@ from failures.incidents.grouping import (
     scope_of_symptom,
     shape_of_line,
 )
-from failures.recovery import checkpoints, decide, pair_tests
-from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
-from failures.recovery.values import (
+from failures.recovery.rules import checkpoints, pair_tests
+from failures.recovery.rules.decide import decide
+from failures.recovery.rules.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
+from failures.recovery.rules.values import (
     ANY_SUBJECT,
     FailureFacts,
     FailureHistory,

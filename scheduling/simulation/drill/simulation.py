@@ -15,7 +15,7 @@ from failures.detection.hang import TimedLine
 from failures.detection.node_health import NodeTelemetryWindow
 from failures.detection.slow_ranks import RankTimings
 from failures.incidents.circumstances import NodeStateChange
-from failures.recovery.pair_tests import GroupResult, NodeGroup
+from failures.recovery.rules.pair_tests import GroupResult, NodeGroup
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob
 from scheduling.simulation.drill import symptoms

@@ -14,7 +14,7 @@ from random import Random
 
 from failures.detection.node_health import NodeTelemetryWindow
 from failures.detection.slow_ranks import RankTimings
-from failures.recovery.checkpoints import DirectoryListing, ListedFile
+from failures.recovery.rules.checkpoints import DirectoryListing, ListedFile
 from scheduling.simulation.drill.values import DrillPlan, StepReport, virtual_time
 from scheduling.simulation.machines.faults import REASON_OF_FAULT, XID_OF_FAULT, FaultKind
 from scheduling.simulation.machines.scripts.failure_output import FailureContext, failure_lines

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from failures.incidents.circumstances import NodeStateChange
-from failures.recovery.checkpoints import DirectoryListing
+from failures.recovery.rules.checkpoints import DirectoryListing
 from jobs.core.lifecycle import JobKind
 
 DRILL_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # of every drill; logs and decisions need a date

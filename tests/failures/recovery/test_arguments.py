@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from failures.diagnosis.values import RestartAdvice
-from failures.recovery.remedies import RecoveryAction
-from failures.recovery.values import FailureHistory, SavedCheckpoint
+from failures.recovery.rules.remedies import RecoveryAction
+from failures.recovery.rules.values import FailureHistory, SavedCheckpoint
 from jobs.core.retry_budget import PastAttempt
 from tests.failures.recovery.test_recovery import EVERYTHING, MINUTE, NOW, SAVED, decided, done, failed, past
 

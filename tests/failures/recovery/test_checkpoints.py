@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from failures.actions import checkpoint_listing
 from failures.actions.checkpoint_listing import CheckpointListingError
-from failures.recovery import checkpoints
-from failures.recovery.checkpoints import is_complete_file, to_saved_checkpoints
+from failures.recovery.rules import checkpoints
+from failures.recovery.rules.checkpoints import is_complete_file, to_saved_checkpoints
 
 OPTIMIZER = "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from failures.recovery.limits import breaker_trip_reason
-from failures.recovery.remedies import AutomationMode, RecoveryAction
-from failures.recovery.resizing import JobRequest, build_memory_request
-from failures.recovery.values import CircuitBreaker
+from failures.recovery.rules.limits import breaker_trip_reason
+from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import JobRequest, build_memory_request
+from failures.recovery.rules.values import CircuitBreaker
 from tests.failures.recovery.test_recovery import EVERYTHING, MINUTE, NOW, decided, done, failed, past
 
 SECOND = timedelta(seconds=1)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from failures.recovery.checkpoints import (
+from failures.recovery.rules.checkpoints import (
     HEADER_LENGTH_BYTES,
     MAX_HEADER_BYTES,
     ZIP_BEGIN,

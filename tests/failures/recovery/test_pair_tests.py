@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.recovery.pair_tests import (
+from failures.recovery.rules.pair_tests import (
     MAX_TEST_NODES,
     GroupResult,
     InvalidPairTest,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from failures.diagnosis.labels import FRAMEWORK, LABELS, SCRIPT
 from failures.diagnosis.values import FailureCategory, RestartAdvice
-from failures.recovery import decide
-from failures.recovery.limits import breaker_trip_reason
-from failures.recovery.remedies import (
+from failures.recovery.rules.decide import decide
+from failures.recovery.rules.limits import breaker_trip_reason
+from failures.recovery.rules.remedies import (
     ACTION_TERMS,
     CORDON_ACTIONS,
     REMEDIES,
@@ -19,7 +19,7 @@ from failures.recovery.remedies import (
     AutomationMode,
     RecoveryAction,
 )
-from failures.recovery.values import (
+from failures.recovery.rules.values import (
     CircuitBreaker,
     FailureFacts,
     FailureHistory,

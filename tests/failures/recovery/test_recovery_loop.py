@@ -13,7 +13,7 @@ from failures.actions.recovery_inputs import attempt_policy, diagnosis_facts
 from failures.loops.diagnose import diagnose_once
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
 from failures.queries import decision_replay
-from failures.recovery.remedies import RecoveryAction
+from failures.recovery.rules.remedies import RecoveryAction
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions

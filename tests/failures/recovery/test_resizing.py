@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.recovery.resizing import (
+from failures.recovery.rules.resizing import (
     JobRequest,
     RequestChangedMeanwhile,
     applicable_request,

@@ -4,10 +4,10 @@ import json
 
 from hypothesis import given
 
-from failures.recovery.remedies import AutomationMode
-from failures.recovery.resizing import JobRequest, build_memory_request
-from failures.recovery.serialization import from_json, to_json_value
-from failures.recovery.values import FailureFacts, FailureHistory, RecoveryPolicy
+from failures.recovery.rules.remedies import AutomationMode
+from failures.recovery.rules.resizing import JobRequest, build_memory_request
+from failures.recovery.rules.serialization import from_json, to_json_value
+from failures.recovery.rules.values import FailureFacts, FailureHistory, RecoveryPolicy
 from tests.failures.recovery.test_recovery import MINUTE, failed
 from tests.failures.recovery.test_recovery import facts as any_facts
 from tests.failures.recovery.test_recovery import histories as any_histories

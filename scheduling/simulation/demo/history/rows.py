@@ -24,7 +24,7 @@ from failures.diagnosis.values import FailureCategory
 from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, OpenIncident
 from failures.models import Decision, DecisionState, Diagnosis, Incident, IncidentState
-from failures.recovery.values import FailureHistory
+from failures.recovery.rules.values import FailureHistory
 from jobs.actions.journal import SYNC, Author
 from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
 from jobs.core.hostlist import compress

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.incidents.grouping import SERVICE_CAUSES
-from failures.recovery.remedies import CORDON_ACTIONS, RESTART_ACTIONS, AutomationMode, RecoveryAction
-from failures.recovery.resizing import MemoryRequest, RequestChange
+from failures.recovery.rules.remedies import CORDON_ACTIONS, RESTART_ACTIONS, AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import MemoryRequest, RequestChange
 from jobs.core.retry_budget import PastAttempt
 
 ModeLimit = tuple[AutomationMode, str]  # the lowered mode, and the reason

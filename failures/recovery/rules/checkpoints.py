@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from failures.recovery.values import SavedCheckpoint
+from failures.recovery.rules.values import SavedCheckpoint
 
 MEGATRON, DEEPSPEED, DCP = "Megatron", "DeepSpeed", "torch DCP"
 LIGHTNING, HUGGING_FACE = "Lightning", "Hugging Face"

@@ -11,10 +11,17 @@ from datetime import datetime, timedelta
 
 from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import FailureCategory, RestartAdvice
-from failures.recovery import resizing
-from failures.recovery.limits import DecisionDraft, mode_limits
-from failures.recovery.remedies import ACTION_TERMS, CORDON_ACTIONS, REMEDIES, RESTART_ACTIONS, RecoveryAction, Remedy
-from failures.recovery.values import (
+from failures.recovery.rules import resizing
+from failures.recovery.rules.limits import DecisionDraft, mode_limits
+from failures.recovery.rules.remedies import (
+    ACTION_TERMS,
+    CORDON_ACTIONS,
+    REMEDIES,
+    RESTART_ACTIONS,
+    RecoveryAction,
+    Remedy,
+)
+from failures.recovery.rules.values import (
     FailureFacts,
     FailureHistory,
     PastAction,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from failures.recovery.remedies import (
+from failures.recovery.rules.remedies import (
     ACTION_TERMS,
     CORDON_ACTIONS,
     RERUN_ACTIONS,
@@ -14,8 +14,8 @@ from failures.recovery.remedies import (
     AutomationMode,
     RecoveryAction,
 )
-from failures.recovery.resizing import RequestChange
-from failures.recovery.values import (
+from failures.recovery.rules.resizing import RequestChange
+from failures.recovery.rules.values import (
     OPT_OUT_LABEL,
     RESIZE_OPT_IN_LABEL,
     CircuitBreaker,

@@ -1,0 +1,1 @@
+"""The rules of recovery: remedies, the decision and its limits, checkpoints, memory requests, pair tests. Pure."""
