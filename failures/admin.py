@@ -11,7 +11,6 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from failures.actions import decisions as decision_actions
 from failures.actions import incidents as incident_actions
 from failures.actions import rules as rule_actions
 from failures.diagnosis.labels import LABELS
@@ -29,6 +28,7 @@ from failures.models import (
     RuleState,
     StackDump,
 )
+from failures.recovery import decisions
 from jobs.admin import formatting
 from jobs.admin.record import IsOpenFilter, RecordAdmin
 from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, AdminActionsMixin, count_text
@@ -45,7 +45,7 @@ def _correct(row: Diagnosis, inputs: AdminActionInput) -> None:
 
 def _review_diagnosis(row: Diagnosis, root_cause: str, inputs: AdminActionInput) -> None:
     try:
-        decision_actions.correct_diagnosis(row, root_cause, author=inputs.author, now=clock.now(), note=inputs.why)
+        decisions.correct_diagnosis(row, root_cause, author=inputs.author, now=clock.now(), note=inputs.why)
     except incident_actions.FailureStateConflict as conflict:
         raise AdminActionRefused(str(conflict)) from None
 

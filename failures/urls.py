@@ -1,7 +1,8 @@
 from django.urls import path
 
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
-from failures.pages import channels, decisions, incidents, map, model_settings, node_list, recovery_settings, rules
+from failures.pages import channels, incidents, map, model_settings, node_list, rules
+from failures.recovery import pages as recovery
 from jobs.web.list_table import choose_columns
 
 urlpatterns = [
@@ -15,20 +16,20 @@ urlpatterns = [
     path("failures/<incident_number:number>/", incidents.incident_detail, name="incident"),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/replay/",
-        decisions.decision_replay_page,
+        recovery.decision_replay_page,
         name="decision-replay",
     ),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/new-job/",
-        decisions.changed_job_form,
+        recovery.changed_job_form,
         name="decision-new-job",
     ),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/<slug:verb>/",
-        decisions.decision_verb,
+        recovery.decision_verb,
         name="decision-verb",
     ),
-    path("failures/overrides/<incident_number:override>/lift/", decisions.lift_override, name="override-lift"),
+    path("failures/overrides/<incident_number:override>/lift/", recovery.lift_override, name="override-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", incidents.incident_verb, name="incident-verb"),
     path("nodes/", node_list.node_list_page, name="nodes"),
     path("nodes/columns/", choose_columns, {"spec": node_list.NODE_TABLE}, name="nodes-columns"),
@@ -36,9 +37,9 @@ urlpatterns = [
     path("settings/notifications/add/", channels.create_channel, name="channel-add"),
     path("settings/notifications/<incident_number:number>/", channels.channel_detail, name="channel"),
     path("settings/notifications/<incident_number:number>/<slug:verb>/", channels.channel_verb, name="channel-verb"),
-    path("settings/recovery/", recovery_settings.recovery_modes, name="recovery-modes"),
-    path("settings/recovery/set/", recovery_settings.set_mode, name="recovery-mode-set"),
-    path("settings/recovery/<incident_number:number>/", recovery_settings.change_mode, name="recovery-mode"),
+    path("settings/recovery/", recovery.recovery_modes, name="recovery-modes"),
+    path("settings/recovery/set/", recovery.set_mode, name="recovery-mode-set"),
+    path("settings/recovery/<incident_number:number>/", recovery.change_mode, name="recovery-mode"),
     path("settings/model/", model_settings.model_settings_page, name="model"),
     path("map/<slug:cluster>/errors/", map.map_errors, name="map-errors"),
     path("map/<slug:cluster>/events/", map.map_event_marks, name="map-events"),

@@ -22,10 +22,12 @@ from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import slow_steps_once
 from failures.loops.stacks import stacks_once
 from failures.loops.watch import watch_once
+from failures.recovery.loop import decide_and_recover_once
 from jobs.actions.bulk.background import run_bulk_actions_once
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.retention import delete_expired_web_state
 from jobs.models import Cluster, ClusterCommand, Job, LoopFailure, clock
+from scheduling.actions.node_tests import start_node_test
 from scheduling.backends import power_page, telemetry
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
@@ -38,7 +40,6 @@ from scheduling.loops.history import remember_ended_once
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.loops.ledger_periods import store_periods_once
 from scheduling.loops.observe import outcomes
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_starts_once
@@ -108,7 +109,7 @@ def _has_work(cluster: Cluster) -> bool:
 
 def _recovery(now: datetime) -> int:
     """Read the stack dumps of hanging jobs, then decide on recoveries, which may depend on the dumps."""
-    return stacks_once(now) + decide_and_recover_once(clock.now())
+    return stacks_once(now) + decide_and_recover_once(clock.now(), start_node_test)
 
 
 def _followed_logs(now: datetime) -> int:

@@ -16,11 +16,11 @@ from django.db.models import Count, F, Max, Min, Q, Sum
 from django.template.defaultfilters import pluralize
 from django.urls import reverse
 
-from failures.actions import decisions as decision_actions
 from failures.incidents.grouping import IncidentScope
 from failures.models import Decision, Incident, IncidentState
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
+from failures.recovery import decisions
 from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, ClusterCommand, Job, Node
 from jobs.models.permissions import Caller
@@ -170,7 +170,7 @@ def _proposal_rows(caller: Caller, now: datetime) -> Iterator[AttentionRow]:
             badge=decision.badge,
             name=job.name if job else str(decision.subject),
             url=reverse("incident", args=[decision.incident_id]),
-            text=decision_actions.decision_summary(decision),
+            text=decisions.decision_summary(decision),
             detail=f"Incident {decision.incident_id}{team}",
             gpus=job.gpus if job else decision.anomaly.node.gpus,
             until=decision.expires_at,

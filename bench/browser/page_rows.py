@@ -15,11 +15,12 @@ from django.contrib.auth import get_user_model
 from failures.actions import anomalies, notices
 from failures.detection.findings import DetectorFinding, SymptomType
 from failures.models import Incident
+from failures.recovery.loop import decide_and_recover_once
 from jobs.actions import maintenance
 from jobs.actions.journal import Author
 from jobs.actions.maintenance import MaintenanceRequest
 from jobs.models import Cluster, Node, Team, clock
-from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.actions.node_tests import start_node_test
 from scheduling.models import Simulation
 from scheduling.whatif.actions import simulations
 from scheduling.whatif.loops import run_simulation_once
@@ -59,7 +60,7 @@ def _incident(cluster: Cluster) -> int:
     node: Any = Node.objects.select_related("cluster").filter(cluster=cluster).order_by("-name").first()
     hot = DetectorFinding(symptom=SymptomType.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
     anomalies.record_finding(hot, cluster, clock.now(), node=node)
-    decide_and_recover_once(clock.now())
+    decide_and_recover_once(clock.now(), start_node_test)
     return Incident.objects.latest("pk").pk
 
 

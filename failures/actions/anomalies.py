@@ -11,14 +11,14 @@ from typing import Any
 from django.db import transaction
 
 from acmeweb.common import live
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict, find_or_open_incident, resolve, sanitize_for_storage
-from failures.actions.recovery_inputs import ANOMALY_CAUSES
 from failures.detection.findings import DetectorFinding, Severity
 from failures.diagnosis.values import FailureCategory
 from failures.incidents.grouping import FailureSymptom, IncidentScope
 from failures.models import Anomaly, Incident
 from failures.models.decision import CARRIED_OUT_STATES, OPEN_STATES
+from failures.recovery import decisions
+from failures.recovery.reads import ANOMALY_CAUSES
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
@@ -99,7 +99,7 @@ def end_anomaly(anomaly: Anomaly, why: str, at: datetime, now: datetime) -> bool
         return False
     anomaly.refresh_from_db()
     _record_event("anomaly.ended", anomaly, why=why, detail={"anomaly": anomaly.pk})
-    decision_actions.expire_anomaly_proposals(anomaly, why, now)
+    decisions.expire_anomaly_proposals(anomaly, why, now)
     if anomaly.incident is not None and _incident_is_idle(anomaly.incident):
         with suppress(FailureStateConflict):  # a user was faster
             resolve(anomaly.incident, author=DETECTOR_AUTHOR, now=now, why=why)

@@ -11,7 +11,6 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.response import Response
 
-from failures.actions import decisions as decision_actions
 from failures.actions import incidents as incident_actions
 from failures.api import shapes
 from failures.diagnosis import engine, wording
@@ -20,6 +19,7 @@ from failures.diagnosis.values import ExitStatus, FailureCategory, RestartAdvice
 from failures.models import Diagnosis, DiagnosisReview
 from failures.models import permissions as failure_permissions
 from failures.queries.pasted_log import MAX_PASTED_BYTES, PasteThrottle
+from failures.recovery import decisions
 from jobs.core import parsing
 from jobs.core.lifecycle import JobKind
 from jobs.models import TokenScope, clock
@@ -128,9 +128,7 @@ class OneDiagnosis(DetailEndpoint):
             raise PermissionDenied("Only the owner of the job and the operators of its team can review a diagnosis.")
         try:
             cause = values.get("root_cause", row.root_cause)
-            decision_actions.correct_diagnosis(
-                row, cause, author=self.author, now=clock.now(), note=values.get("note", "")
-            )
+            decisions.correct_diagnosis(row, cause, author=self.author, now=clock.now(), note=values.get("note", ""))
         except incident_actions.FailureStateConflict as conflict:
             raise Conflict(str(conflict)) from None
 

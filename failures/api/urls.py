@@ -1,6 +1,7 @@
 from django.urls import path, register_converter
 
-from failures.api import channels, decisions, diagnoses, figures, incidents, rules, stacks
+from failures.api import channels, diagnoses, figures, incidents, rules, stacks
+from failures.recovery import api as recovery
 from jobs.api.urls import PublicId
 
 
@@ -31,29 +32,29 @@ urlpatterns = [
     path("incidents/<incident_number:incident>/", incidents.OneIncident.as_view()),
     path("incidents/<incident_number:incident>/acknowledge/", incidents.AcknowledgeIncident.as_view()),
     path("incidents/<incident_number:incident>/resolve/", incidents.ResolveIncident.as_view()),
-    path("incidents/<incident_number:incident>/decisions/", decisions.Decisions.as_view()),
-    path("incidents/<incident_number:incident>/decisions/<incident_number:decision>/", decisions.OneDecision.as_view()),
+    path("incidents/<incident_number:incident>/decisions/", recovery.Decisions.as_view()),
+    path("incidents/<incident_number:incident>/decisions/<incident_number:decision>/", recovery.OneDecision.as_view()),
     path(
         "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/",
-        decisions.ApproveDecision.as_view(),
+        recovery.ApproveDecision.as_view(),
     ),
     path(
         "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/",
-        decisions.DeclineDecision.as_view(),
+        recovery.DeclineDecision.as_view(),
     ),
     path(
         "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/",
-        decisions.UndoDecision.as_view(),
+        recovery.UndoDecision.as_view(),
     ),
     path(
-        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/replay/", decisions.Replay.as_view()
+        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/replay/", recovery.Replay.as_view()
     ),
-    path("overrides/", decisions.ManualOverrideList.as_view()),
-    path("overrides/<incident_number:override>/lift/", decisions.LiftManualOverride.as_view()),
+    path("overrides/", recovery.ManualOverrideList.as_view()),
+    path("overrides/<incident_number:override>/lift/", recovery.LiftManualOverride.as_view()),
     path("channels/", channels.Channels.as_view()),
     path("channels/<incident_number:channel>/", channels.OneChannel.as_view()),
     path("channels/<incident_number:channel>/remove/", channels.RemoveChannel.as_view()),
-    path("recovery/modes/", decisions.Modes.as_view()),
+    path("recovery/modes/", recovery.Modes.as_view()),
     path("diagnoses/<attempt_key:attempt>/similar/", rules.Similar.as_view()),
     path("rules/", rules.Rules.as_view()),
     path("rules/<slug:rule>/", rules.OneRule.as_view()),

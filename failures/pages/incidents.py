@@ -15,7 +15,6 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from failures.actions import decisions as decision_actions
 from failures.actions import incidents as incident_actions
 from failures.diagnosis import engine
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
@@ -24,10 +23,12 @@ from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
 from failures.models import permissions as failure_permissions
 from failures.models.diagnosis import category_badge
 from failures.models.incident import IncidentQuerySet
-from failures.pages import anomalies, decisions, forms, incident_tables, stacks
+from failures.pages import anomalies, forms, incident_tables, stacks
 from failures.pages.incident_tables import INCIDENT_TABLE, PROGRAM_TABLE
 from failures.queries import failure_statistics, incident_story, pasted_log, program_errors, similar_failures
 from failures.queries.program_errors import ProgramErrorGroup
+from failures.recovery import decisions
+from failures.recovery import pages as recovery_pages
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import FAILURE_STATES
 from jobs.core.parsing import InvalidField
@@ -299,7 +300,7 @@ def incident_detail(request: HttpRequest, number: int) -> HttpResponse:
         "may_acknowledge": may_handle and row.state == IncidentState.OPEN,
         "anomalies": found_anomalies,
         "dumps": cache(lambda: stacks.incident_stacks(row, caller)),
-        "recovery": cache(lambda: decisions.incident_decisions(row, caller)),
+        "recovery": cache(lambda: recovery_pages.incident_decisions(row, caller)),
         **(_diagnosis_context(leading, caller) if leading else {}),
     }
     return render_page(request, "failures/incident.html", context, {"incident": "failures/_incident.html"})
@@ -430,7 +431,7 @@ def review_diagnosis(request: HttpRequest, attempt: str) -> HttpResponse:
 
 def _apply_review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -> None:
     try:
-        decision_actions.correct_diagnosis(
+        decisions.correct_diagnosis(
             row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", "")
         )
     except incident_actions.FailureStateConflict as conflict:

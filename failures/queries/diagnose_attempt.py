@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from failures.actions.incidents import FailureCost
-from failures.actions.node_evidence import end_and_start, node_state_changes
 from failures.diagnosis import classify, engine, unpacking
 from failures.diagnosis.compress import LogCompressor, format_row
 from failures.diagnosis.following import LogFollower
@@ -23,6 +22,7 @@ from failures.diagnosis.values import ExitStatus, LogDiagnosis
 from failures.incidents import circumstances
 from failures.incidents.circumstances import ClusterEndReport
 from failures.queries import active_rules, log_resume
+from failures.recovery.node_evidence import end_and_start, node_state_changes
 from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
 from jobs.models import Attempt, CheckpointVerdict
 

@@ -13,17 +13,16 @@ from django.db import transaction
 
 from acmeweb.common import live
 from failures.models import Decision
+from failures.recovery.decisions import RECOVERY_AUTHOR
 from failures.recovery.rules import pair_tests
 from failures.recovery.rules.pair_tests import GroupResult, NodeGroup, PairTestVerdict
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
-from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import USABLE_NODE_STATES
 from jobs.models import Allocation, Cluster, DrainMode, Node
 from scheduling.models import NodeTest, PairTestJob
 
-RECOVERY_AUTHOR = Author(by="recovery")
 PASSED_REASON = "The node passed a test with a partner."
 FAILED_REASON = "The node failed with two partners, one of them known to be good."
 
@@ -36,11 +35,10 @@ def start_node_test(
     why: str,
     now: datetime,
     decision: Decision | None = None,
-    author: Author = RECOVERY_AUTHOR,
     reopen: Collection[str] = (),
 ) -> NodeTest:
-    """Drain the nodes and create the test jobs of round one. Idempotent per decision. `reopen` are already drained
-    nodes that are resumed if they pass."""
+    """Drain the nodes and create the test jobs of round one; without any, the test ends at once. Idempotent per
+    decision. `reopen` are already drained nodes that are resumed if they pass."""
     if decision is not None and (existing := NodeTest.objects.filter(decision=decision).first()):
         return existing
     rows = list(Node.objects.select_for_update().filter(cluster=cluster, name__in=names).order_by("name"))
@@ -55,12 +53,12 @@ def start_node_test(
         partners=[node.name for node in partners], faulty=sorted(away), began_at=now, closed=sorted(reopen),
         unjudged=dict.fromkeys(sorted(busy), "other jobs are running on it"),
     )  # fmt: skip
-    _drain_nodes(test, [*able, *partners], why, now, author)
+    _drain_nodes(test, [*able, *partners], why, now)
     _create_test_jobs(test, 1, [pair_tests.first_round_groups(test.nodes, test.partners)])
     for node in able:
         detail = {"test": test.pk, "with": test.partners}
-        journal.node_event("node.test_requested", author, node, why=why, detail=detail).save()
-    return test
+        journal.node_event("node.test_requested", RECOVERY_AUTHOR, node, why=why, detail=detail).save()
+    return test if test.pair_tests.exists() else advance_node_test(test, now)
 
 
 def _nodes_with_jobs(rows: Sequence[Node]) -> set[str]:
@@ -76,11 +74,11 @@ def _idle_partners(cluster: Cluster, suspects: Sequence[Node], tested: Collectio
     return list(free.exclude(pk__in=held).select_for_update(of=("self",)).order_by("name")[:1])
 
 
-def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime, author: Author) -> None:
+def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime) -> None:
     closed = []
     for node in rows:
         if not node.drain_requested:
-            node_actions.drain(node, author=author, why=why, now=now, mode=DrainMode.FINISH)
+            node_actions.drain(node, author=RECOVERY_AUTHOR, why=why, now=now, mode=DrainMode.FINISH)
             closed.append(node.name)
     NodeTest.objects.filter(pk=test.pk).update(closed=sorted({*test.closed, *closed}))
     test.refresh_from_db()
@@ -124,7 +122,7 @@ def _second_round_waves(test: NodeTest, first: Sequence[GroupResult], now: datet
         partners = _idle_partners(test.cluster, suspects, test.nodes)
         test.partners = [node.name for node in partners]
         test.save(update_fields=["partners"])
-        _drain_nodes(test, partners, f"Partner in {test}", now, RECOVERY_AUTHOR)
+        _drain_nodes(test, partners, f"Partner in {test}", now)
     return pair_tests.second_round_waves(test.nodes, first, test.partners)
 
 

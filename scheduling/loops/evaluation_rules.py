@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q, QuerySet
 
-from failures.actions import checkpoint_listing
+from failures.recovery import checkpoint_listing
 from failures.recovery.rules import checkpoints
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import FINAL_STATES

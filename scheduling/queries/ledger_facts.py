@@ -22,9 +22,9 @@ from typing import Any
 from django.db import connection
 from django.db.models import Max
 
-from failures.actions.decisions import INCIDENT_REASON_PREFIX
 from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly, Diagnosis
+from failures.recovery.decisions import INCIDENT_REASON_PREFIX
 from jobs.actions.journal import SYNC
 from jobs.actions.maintenance import MAINTENANCE
 from jobs.core.gpu_shares import profile_milli

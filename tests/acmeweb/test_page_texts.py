@@ -9,7 +9,7 @@ from django.template import Context, Template
 from acmeweb.pages.attention import cluster_problem, incident_summary
 from acmeweb.pages.home_trainings import HomeTraining
 from failures.models import Incident
-from failures.pages.recovery_settings import mode_badge
+from failures.recovery.pages import mode_badge
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Job, LatestProgress, ProgressSource
 from scheduling.queries.ledger_facts import JobEfficiency

@@ -22,11 +22,11 @@ from jobs.actions import recovery as recovery_actions
 from jobs.models import Attempt, Checkpoint, Job, Node, clock
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.turn import run_turn
 from scheduling.models import NodeTest
 from tests import make
 from tests.backends.real_slurm import RealSlurm, started_or_skipped
+from tests.failures.make import decide_and_recover_once
 from tests.patience import until
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]

@@ -12,11 +12,11 @@ from django.contrib.auth.models import Permission
 
 from bench.browser.page_visits import PAGES
 from failures.actions import anomalies as anomaly_actions
-from failures.actions import decisions as decision_actions
 from failures.actions import notices as notice_actions
 from failures.actions import stacks as stack_actions
 from failures.detection.findings import DetectorFinding, SymptomType
 from failures.models import Channel, Incident, StackDump
+from failures.recovery import decisions
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
@@ -34,13 +34,13 @@ from jobs.models import (
     TeamRole,
     clock,
 )
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from scheduling.power.actions import budgets as budget_actions
 from scheduling.whatif.loops import run_simulation_once
 from tests import make
 from tests.browser.chromium import LAYOUT_SHIFTS
 from tests.failures import make as failures
+from tests.failures.make import decide_and_recover_once
 from tests.failures.recovery.test_resized import decided
 from tests.jobs.api import api_make
 from tests.scheduling.campaigns.campaign_make import campaign, suite
@@ -116,7 +116,7 @@ def site(tmp_path):
 def asked(diagnosis):
     """Add stacks of the ranks, and a correction that replaces one decision by another."""
     decide_and_recover_once(clock.now())
-    decision_actions.correct_diagnosis(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
+    decisions.correct_diagnosis(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
     decide_and_recover_once(clock.now())
     dump = StackDump.objects.create(attempt=diagnosis.attempt, incident=diagnosis.incident, until=clock.now())
     frame = (

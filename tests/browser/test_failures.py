@@ -7,9 +7,9 @@ import pytest
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision
 from jobs.models import TeamRole, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 

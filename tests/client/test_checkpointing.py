@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason=NO_TORCH)
 from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - needs torch
 from torch.distributed.checkpoint.staging import DefaultStager  # noqa: E402
 
-from failures.actions import checkpoint_listing  # noqa: E402
+from failures.recovery import checkpoint_listing  # noqa: E402
 from failures.recovery.rules import checkpoints  # noqa: E402
 from tests.patience import until  # noqa: E402
 

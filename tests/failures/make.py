@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis
+from failures.recovery import loop as recovery_loop
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import SYNC
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import NodeState, State
 from jobs.models import Attempt, Cluster, Job, Node, Team, clock
+from scheduling.actions.node_tests import start_node_test
 from tests import make
 
 STORAGE = "botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: https://s3.example/b\n"
@@ -93,3 +95,8 @@ def of(attempt: Attempt) -> Diagnosis:
 def dies(name: str) -> None:
     """The cluster reports a node DOWN."""
     node_actions.record_observation(Node.objects.get(name=name), author=SYNC, now=clock.now(), state=NodeState.DOWN)
+
+
+def decide_and_recover_once(now: datetime, **limits: Any) -> int:
+    """A turn of recovery, with the node tests of clusters."""
+    return recovery_loop.decide_and_recover_once(now, start_node_test, **limits)

@@ -23,13 +23,13 @@ from jobs.core.lifecycle import NodeFlag
 from jobs.models import Attempt, Checkpoint, Job, Node, clock
 from scheduling.backends.base import BackendError
 from scheduling.loops.pod_logs import CopyMemory, copy_logs_once
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.turn import run_turn
 from tests import make
 from tests.backends.kubernetes.real_kubernetes import pod as foreign_pod
 from tests.backends.kubernetes.real_kubernetes import started_or_skipped
 from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes
 from tests.backends.kubernetes.test_contract import LEAVE_SILENT_NODES
+from tests.failures.make import decide_and_recover_once
 from tests.patience import until
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]

@@ -10,7 +10,6 @@ from django.db import DatabaseError
 from django.test import Client
 
 from failures.actions import anomalies as anomaly_actions
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import resolve
 from failures.detection import slow_steps
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
@@ -18,6 +17,7 @@ from failures.loops.node_health import node_health_once
 from failures.loops.slow_steps import ProgressRow, measured_steps, slow_steps_once
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, Incident
 from failures.queries.node_history import history_of_node
+from failures.recovery import decisions, steps
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
@@ -37,10 +37,10 @@ from jobs.models import (
     clock,
 )
 from scheduling.ledger.buckets import Bucket
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.queries import ledger_periods
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db
@@ -180,7 +180,7 @@ def test_recovery_restarts_a_slow_job_without_the_blamed_node(tmp_path):
     assert attempt.stop_state == State.FAILED and ClusterCommand.objects.filter(kind="cancel", attempt=attempt).exists()
 
     job_actions.finish(attempt, AttemptEnd(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
-    decide_and_recover_once(now + 2 * decision_actions.CLAIM_LEASE)
+    decide_and_recover_once(now + 2 * steps.CLAIM_LEASE)
 
     job = attempt.job
     job.refresh_from_db()
@@ -193,7 +193,7 @@ def test_recovery_restarts_a_slow_job_without_the_blamed_node(tmp_path):
 def test_slow_attempt_that_completes_is_not_restarted(tmp_path):
     now = clock.now()
     attempt = slowed(tmp_path, now, mode="propose")
-    decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
+    decisions.approve(Decision.objects.get(), author=rows.author(), now=now)
     job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
 
     decide_and_recover_once(now)
@@ -386,7 +386,7 @@ def test_undo_resumes_the_node_and_recovery_does_not_drain_it_again(tmp_path):
     anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
     decide_and_recover_once(now)
 
-    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now, why="It is the sensor.")
+    steps.undo(Decision.objects.get(), author=rows.author(), now=now, why="It is the sensor.")
 
     node.refresh_from_db()
     assert not node.drain_requested

@@ -20,9 +20,9 @@ from jobs.core.lifecycle import State
 from jobs.models import Attempt, ClusterCommand, Event, clock
 from scheduling.backends.base import RequestRejected
 from scheduling.loops.commands.send import send_commands_once
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures.detection.test_watch import MINUTE, reports, training
+from tests.failures.make import decide_and_recover_once
 from tests.scheduling.fake import FakeCluster
 
 # --- parsing and summary

@@ -8,19 +8,19 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
 from failures.loops.watch import watch_once
 from failures.models import Decision, DecisionState, Diagnosis, Incident
+from failures.recovery import decisions, steps
 from jobs.actions import jobs as job_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions.progress import CheckpointReport, HeartbeatResult, record_checkpoints
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Attempt, ClusterCommand, Event, Job, LatestProgress, Progress, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.statements import before_transaction, failing_statement
 
 pytestmark = pytest.mark.django_db
@@ -98,7 +98,7 @@ def test_recovery_ends_a_hanging_attempt_and_tests_its_nodes(tmp_path):
 
     job_actions.finish(attempt, AttemptEnd(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
     assert Job.objects.get().flags == [Flag.RECOVERING]
-    decide_and_recover_once(now + 2 * decision_actions.CLAIM_LEASE)
+    decide_and_recover_once(now + 2 * steps.CLAIM_LEASE)
     assert sorted(decision.node_test.nodes) == ["seren-001", "seren-002"]
     assert Attempt.objects.get().state == State.FAILED
 
@@ -114,7 +114,7 @@ def test_hanging_attempt_runs_on_in_propose_mode_until_approval(tmp_path):
     attempt.refresh_from_db()
     assert (decision.state, attempt.stop_state) == (DecisionState.PROPOSED, "")
 
-    decision_actions.approve(decision, author=rows.author(), now=now)
+    decisions.approve(decision, author=rows.author(), now=now)
     decide_and_recover_once(now)
     attempt.refresh_from_db()
     assert attempt.stop_state == State.FAILED
@@ -128,7 +128,7 @@ def test_undo_before_the_stop_lets_the_attempt_run_on(tmp_path):
     watch_once(now)
 
     def undo():
-        decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now)
+        steps.undo(Decision.objects.get(), author=rows.author(), now=now)
 
     with before_transaction(2, act=undo):  # the first one records the decision
         decide_and_recover_once(now)
@@ -188,7 +188,7 @@ def test_approved_decision_is_kept_when_the_hang_ends(tmp_path):
     reports(attempt, now - 2 * MINUTE)
     watch_once(now)
     decide_and_recover_once(now)
-    decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
+    decisions.approve(Decision.objects.get(), author=rows.author(), now=now)
     LatestProgress.objects.update(at=now + MINUTE, step=61, updated_at=now + MINUTE)
 
     with CaptureQueriesContext(connection) as queries:
@@ -317,7 +317,7 @@ def test_checkpoint_after_the_rollback_point_stays_bad(tmp_path):
 def test_undone_rollback_clears_the_bad_checkpoints(tmp_path):
     job = rolled_back_job(tmp_path)
 
-    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
+    steps.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
 
     assert verdicts(job) == {30: "", 120: ""}
 

@@ -28,9 +28,9 @@ from failures.notices.messages import IncidentMessage
 from jobs.core.parsing import InvalidField
 from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Event, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.statements import failing_statement
 
 pytestmark = pytest.mark.django_db

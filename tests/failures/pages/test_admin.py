@@ -6,13 +6,13 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
 from failures.models import Channel, Decision, Diagnosis, Incident, LogReadState, ManualOverride, Notice, StackDump
+from failures.recovery import decisions, steps
 from jobs.models import Event, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 
 pytestmark = pytest.mark.django_db
 
@@ -105,8 +105,8 @@ def test_decisions_and_channels_are_shown_but_not_editable(tmp_path):
     diagnose_once(clock.now())
     decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
-    decision_actions.approve(decision, author=rows.author(), now=clock.now())
-    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+    decisions.approve(decision, author=rows.author(), now=clock.now())
+    steps.undo(decision, author=rows.author(), now=clock.now())
     channel = Channel.objects.create(kind="webhook", target="https://hooks.example.org", secret="hush")
     Notice.objects.create(channel=channel, incident=decision.incident, wanted="x")
     LogReadState.objects.create(attempt=attempt, looked_at=clock.now())

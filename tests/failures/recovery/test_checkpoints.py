@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.actions import checkpoint_listing
-from failures.actions.checkpoint_listing import CheckpointListingError
+from failures.recovery import checkpoint_listing
+from failures.recovery.checkpoint_listing import CheckpointListingError
 from failures.recovery.rules import checkpoints
 from failures.recovery.rules.checkpoints import is_complete_file, to_saved_checkpoints
 

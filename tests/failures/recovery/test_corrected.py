@@ -6,16 +6,16 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState, Diagnosis, RecoveryStep
+from failures.recovery import decisions, steps
 from jobs.core.lifecycle import State
 from jobs.models import Event, Job, Node, clock
 from scheduling.loops.pair_tests import advance_pair_tests_once
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import NodeTest
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.failures.recovery.test_recovery_loop import HOUR, decided, job_of, mode
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.fake import FakeCluster
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 def correct(decision, cause):
     row = Diagnosis.objects.select_related("attempt__job").get(pk=decision.diagnosis_id)
-    decision_actions.correct_diagnosis(row, cause, author=rows.author("ada"), now=clock.now())
+    decisions.correct_diagnosis(row, cause, author=rows.author("ada"), now=clock.now())
     decision.refresh_from_db()
 
 
@@ -97,13 +97,13 @@ def test_restarted_job_is_not_restarted_again_after_a_correction(tmp_path):
 
 def test_drained_node_stays_drained_after_a_correction(tmp_path):
     old = decided(tmp_path, make.XID)
-    decision_actions.approve(old, author=rows.author(), now=clock.now())
-    claimed = decision_actions.claim(Decision.objects.get(pk=old.pk), clock.now())
-    decision_actions.record_step(claimed, RecoveryStep.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
+    decisions.approve(old, author=rows.author(), now=clock.now())
+    claimed = steps.claim(Decision.objects.get(pk=old.pk), clock.now())
+    steps.record_step(claimed, RecoveryStep.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
 
     correct(old, "S3StorageError")
     with pytest.raises(FailureStateConflict), transaction.atomic():
-        decision_actions.require_claim(claimed)  # the worker makes no further step
+        steps.require_claim(claimed)  # the worker makes no further step
     decide_and_recover_once(clock.now())
 
     assert old.outcome.endswith("These steps were already carried out: drained seren-001.")
@@ -125,12 +125,11 @@ def test_node_test_of_a_withdrawn_decision_is_cancelled(tmp_path):
     assert test.ended_at is not None
 
 
-@pytest.mark.parametrize("declined", ["decline", "undo"])
-def test_declined_decision_is_not_withdrawn(tmp_path, declined):
+@pytest.mark.parametrize("answers", [[decisions.decline], [decisions.approve, steps.undo]])
+def test_declined_decision_is_not_withdrawn(tmp_path, answers):
     old = decided(tmp_path, make.XID)
-    if declined == "undo":
-        decision_actions.approve(old, author=rows.author(), now=clock.now())
-    getattr(decision_actions, declined)(old, author=rows.author(), now=clock.now())
+    for answer in answers:
+        answer(old, author=rows.author(), now=clock.now())
     state = Decision.objects.get().state
 
     correct(old, "S3StorageError")

@@ -7,12 +7,11 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError
 
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
-from failures.actions.recovery_inputs import attempt_policy, diagnosis_facts
 from failures.loops.diagnose import diagnose_once
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
-from failures.queries import decision_replay
+from failures.recovery import decisions, reads, steps
+from failures.recovery.reads import attempt_policy, diagnosis_facts
 from failures.recovery.rules.remedies import RecoveryAction
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
@@ -21,10 +20,10 @@ from jobs.core.lifecycle import Flag, State
 from jobs.core.resume_environment import resume_variables
 from jobs.models import Cluster, ClusterCommand, DrainMode, Event, Job, Node, RecoveryMode, Resolution, Sample, clock
 from scheduling.actions.node_tests import advance_node_test, record_test_job_result
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.time_limits import enforce_time_limits_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.statements import before_transaction, failing_statement
 
 pytestmark = pytest.mark.django_db
@@ -204,9 +203,7 @@ def test_node_that_only_a_log_accuses_is_tested_and_reopened_if_it_passes(tmp_pa
     reopened = Node.objects.get(name="seren-001")
     assert (decision.drain, decision.test, test.nodes) == ([], ["seren-001"], ["seren-001"])
     assert "Only the job's log names a hardware fault; the node is tested before it is drained." in decision.con
-    assert decision_actions.decision_summary(decision).startswith(
-        "Restart elsewhere from step 200 while seren-001 is tested."
-    )
+    assert decisions.decision_summary(decision).startswith("Restart elsewhere from step 200 while seren-001 is tested.")
     assert not decision.steps.filter(kind=RecoveryStep.Kind.DRAINED).exists()
     assert (node.drain_requested, reopened.drain_requested) == (True, False)
     assert job_of(decision.attempt).state == "PENDING"
@@ -340,7 +337,7 @@ def test_next_turn_completes_the_steps_once_after_a_kill(tmp_path, at):
 
     with pytest.raises(Killed), failing_statement('INSERT INTO "jobs_event"', at, error=Killed()):
         decide_and_recover_once(clock.now())
-    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+    decide_and_recover_once(clock.now() + 2 * steps.CLAIM_LEASE)
 
     assert Decision.objects.get().state == DecisionState.DONE
     assert sorted(RecoveryStep.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
@@ -390,12 +387,12 @@ def test_old_attempt_is_not_recovered(tmp_path):
 
 
 def undo() -> None:
-    decision_actions.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
+    steps.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
 
 
 def overtake() -> None:
     """Claim the decision for another worker, after the claim of the first one expired."""
-    decision_actions.claim(Decision.objects.get(), clock.now() + 2 * decision_actions.CLAIM_LEASE)
+    steps.claim(Decision.objects.get(), clock.now() + 2 * steps.CLAIM_LEASE)
 
 
 # The first transaction of the turn records the decision; each of the others is a step
@@ -441,7 +438,7 @@ def test_proposal_is_carried_out_after_approval(tmp_path):
     decision = proposal(tmp_path)
     assert "Approval needed" in job_of(decision.attempt).why
 
-    decision_actions.approve(decision, author=rows.author(), now=clock.now(), why="go")
+    decisions.approve(decision, author=rows.author(), now=clock.now(), why="go")
     decide_and_recover_once(clock.now())
 
     decision.refresh_from_db()
@@ -452,7 +449,7 @@ def test_proposal_is_carried_out_after_approval(tmp_path):
 def test_restart_after_approval_is_not_proposed_again_if_the_job_dies_the_same_way(tmp_path):
     first = decided(tmp_path, "starting\n", checkpoints=(), ran=timedelta(seconds=4))
     assert (first.action, first.state) == (RecoveryAction.RESTART, "proposed")
-    decision_actions.approve(first, author=rows.author(), now=clock.now())
+    decisions.approve(first, author=rows.author(), now=clock.now())
     decide_and_recover_once(clock.now())
 
     second = make.running(tmp_path, job=job_of(first.attempt), ran=timedelta(seconds=4))
@@ -467,13 +464,13 @@ def test_restart_after_approval_is_not_proposed_again_if_the_job_dies_the_same_w
 def test_declined_proposal_ends_the_job_and_cannot_be_approved(tmp_path):
     decision = proposal(tmp_path)
 
-    decision_actions.decline(decision, author=rows.author(), now=clock.now(), why="I look myself")
+    decisions.decline(decision, author=rows.author(), now=clock.now(), why="I look myself")
 
     job = job_of(decision.attempt)
     assert job.state == State.FAILED and "ada declined its recovery: I look myself" in job.why
     assert job.started_at == decision.attempt.confirmed_at  # so that lists can show its run time
     with pytest.raises(FailureStateConflict, match="already declined"):
-        decision_actions.approve(decision, author=rows.author(), now=clock.now())
+        decisions.approve(decision, author=rows.author(), now=clock.now())
 
 
 def test_unanswered_proposal_expires_and_is_not_carried_out(tmp_path):
@@ -481,7 +478,7 @@ def test_unanswered_proposal_expires_and_is_not_carried_out(tmp_path):
     later = clock.now() + 2 * HOUR
 
     with pytest.raises(FailureStateConflict, match="the proposal expired at"):
-        decision_actions.approve(decision, author=rows.author(), now=later)
+        decisions.approve(decision, author=rows.author(), now=later)
     decide_and_recover_once(later)
     enforce_time_limits_once(decision.cluster, later)
 
@@ -496,13 +493,13 @@ def test_undo_resumes_the_node_holds_the_job_and_excludes_both_from_recovery(tmp
     decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
 
-    decision_actions.undo(decision, author=rows.author("ben"), now=clock.now(), why="that node is fine")
+    steps.undo(decision, author=rows.author("ben"), now=clock.now(), why="that node is fine")
 
     job, node = job_of(attempt), Node.objects.get(name="seren-001")
     assert (decision.state, node.drain_requested, job.hold) == ("undone", False, "user")
     assert {one.subject for one in ManualOverride.objects.active()} == {"seren-001", job.public_id}
     for override in ManualOverride.objects.active():
-        decision_actions.lift_override(override, author=rows.author(), now=clock.now())
+        decisions.lift_override(override, author=rows.author(), now=clock.now())
     assert not ManualOverride.objects.active().exists()
 
 
@@ -514,7 +511,7 @@ def test_undo_does_not_resume_a_node_drained_by_another_user(tmp_path):
     node_actions.resume(node, author=rows.author(), now=clock.now())
     node_actions.drain(node, author=rows.author(), why="fan", now=clock.now())
 
-    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
+    steps.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
 
     node.refresh_from_db()
     assert node.drain_requested and node.reason == "fan"
@@ -583,7 +580,7 @@ def test_replay_with_the_same_rules_gives_the_same_decision(tmp_path):
     sick_node(tmp_path)
     decide_and_recover_once(clock.now())
 
-    replayed = decision_replay.compare_with_replay(Decision.objects.get())
+    replayed = reads.compare_with_replay(Decision.objects.get())
 
     assert {one.field for one in replayed} >= {"action", "mode", "drain", "from step"}
     assert all(one.is_same for one in replayed)
@@ -595,9 +592,7 @@ def test_replay_shows_differences_side_by_side(tmp_path):
     decision.refresh_from_db()
 
     differing = {
-        one.field: (one.recorded, one.current)
-        for one in decision_replay.compare_with_replay(decision)
-        if not one.is_same
+        one.field: (one.recorded, one.current) for one in reads.compare_with_replay(decision) if not one.is_same
     }
 
     assert differing == {"mode": ("propose", "observe")}

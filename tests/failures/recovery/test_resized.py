@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision
-from failures.queries import decision_replay
+from failures.recovery import decisions, reads, steps
 from jobs.actions import jobs as job_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import State
 from jobs.models import Event, Job, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +45,7 @@ def acts() -> None:
 
 
 def approved(decision) -> Job:
-    decision_actions.approve(decision, author=rows.author(), now=clock.now())
+    decisions.approve(decision, author=rows.author(), now=clock.now())
     decide_and_recover_once(clock.now())
     return job_of(decision)
 
@@ -55,9 +54,7 @@ def test_smaller_batch_is_proposed_and_the_job_waits_for_approval(tmp_path):
     decision = decided(tmp_path)
 
     assert (decision.action, decision.state) == ("ask for more", "proposed")
-    assert "--micro-batch-size 4 instead of --micro-batch-size 8, from step 200" in decision_actions.decision_summary(
-        decision
-    )
+    assert "--micro-batch-size 4 instead of --micro-batch-size 8, from step 200" in decisions.decision_summary(decision)
     job = job_of(decision)
     assert job.command == COMMAND and job.state == State.PENDING and job.recover_by == decision.expires_at
 
@@ -130,7 +127,7 @@ def test_undo_restores_the_previous_request(tmp_path):
     decision = decided(tmp_path)
     approved(decision)
 
-    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+    steps.undo(decision, author=rows.author(), now=clock.now())
 
     job = job_of(decision)
     assert job.command == COMMAND and job.hold
@@ -141,7 +138,7 @@ def test_undo_keeps_a_later_change_by_the_owner(tmp_path):
     approved(decision)
     Job.objects.update(command="mine.py")
 
-    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+    steps.undo(decision, author=rows.author(), now=clock.now())
 
     assert job_of(decision).command == "mine.py"
     assert "not restored" in decision.steps.last().text
@@ -182,13 +179,11 @@ def test_summary_without_a_checkpoint_names_the_change_and_the_reason(tmp_path):
     decision = decided(tmp_path)
     decision.checkpoint_step = None
 
-    assert "instead of --micro-batch-size 8. The same batch needs" in decision_actions.decision_summary(decision)
+    assert "instead of --micro-batch-size 8. The same batch needs" in decisions.decision_summary(decision)
 
 
 def test_replay_shows_the_changed_request_of_the_current_rules(tmp_path):
-    difference = next(
-        one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.field == "changed request"
-    )
+    difference = next(one for one in reads.compare_with_replay(decided(tmp_path)) if one.field == "changed request")
 
     assert difference.is_same and difference.current == "command --micro-batch-size 4"
 

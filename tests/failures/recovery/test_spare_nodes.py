@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from failures.actions.decisions import RECOVERY_AUTHOR
-from failures.queries.spare_nodes import CLOSED, GONE, RESUMED, UP, outage_durations, spare_reserves
+from failures.recovery.decisions import RECOVERY_AUTHOR
+from failures.recovery.spare_nodes import CLOSED, GONE, RESUMED, UP, outage_durations, spare_reserves
 from jobs.actions import nodes as node_actions
 from jobs.models import Cluster, Event, Node, clock
 from tests import make

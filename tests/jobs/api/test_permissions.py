@@ -29,7 +29,6 @@ from jobs.models import (
     clock,
 )
 from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import (
     Campaign,
     EvaluationRule,
@@ -40,6 +39,7 @@ from scheduling.models import (
     Suite,
     UploadedTrace,
 )
+from tests.failures.make import decide_and_recover_once
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 from tests.scheduling.campaigns import campaign_make as campaigns

@@ -13,8 +13,8 @@ from acmeweb import api_root
 from jobs.api import shapes
 from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.models import Quota, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests.failures import make as failures
+from tests.failures.make import decide_and_recover_once
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
 

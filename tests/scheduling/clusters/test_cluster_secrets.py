@@ -9,7 +9,7 @@ from socket import create_server
 
 import pytest
 
-from failures.actions import checkpoint_listing
+from failures.recovery import checkpoint_listing
 from jobs.logs import job_log
 from jobs.logs.log_source import LogSource
 from jobs.models import Cluster

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, DecisionState
+from failures.recovery import steps
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import Flag, NodeState, State
@@ -21,10 +21,10 @@ from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
 from scheduling.backends.batch_script import RANK_LAUNCHER
 from scheduling.loops.node_tests import NODE_TEST_START_TIMEOUT
 from scheduling.loops.pair_tests import FIRST_PORT, PORT_COUNT, advance_pair_tests_once, script
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.models import NodeTest
 from tests import make
 from tests.failures import make as failure_make
+from tests.failures.make import decide_and_recover_once
 from tests.patience import PATIENCE_S
 from tests.scheduling.fake import failing as raising
 
@@ -192,7 +192,7 @@ def test_job_waits_for_the_pair_test_and_restarts_without_the_faulty_node(hung, 
 
     for _ in range(3):
         run(cluster, slurm, broken={"seren-002"})
-    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+    decide_and_recover_once(clock.now() + 2 * steps.CLAIM_LEASE)
 
     decision.refresh_from_db()
     job = Job.objects.get()
@@ -206,7 +206,7 @@ def test_undone_decision_aborts_the_pair_test_and_resumes_its_nodes(hung, slurm)
     decide_and_recover_once(clock.now())
     turn(hung.job.cluster, slurm)
 
-    decision_actions.undo(Decision.objects.get(), author=make.author(), now=clock.now())
+    steps.undo(Decision.objects.get(), author=make.author(), now=clock.now())
     turn(hung.job.cluster, slurm)
 
     assert NodeTest.objects.get().ended_at is not None
@@ -216,7 +216,7 @@ def test_undone_decision_aborts_the_pair_test_and_resumes_its_nodes(hung, slurm)
 
 def test_pair_test_is_not_repeated_after_a_kill_before_the_restart(hung, slurm):
     decide_and_recover_once(clock.now())
-    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+    decide_and_recover_once(clock.now() + 2 * steps.CLAIM_LEASE)
 
     assert NodeTest.objects.count() == 1
     assert Event.objects.filter(type="node.test_requested").count() == 2

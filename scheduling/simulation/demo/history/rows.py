@@ -17,13 +17,13 @@ from uuid import NAMESPACE_URL, uuid5
 
 from django.db.models import Model
 
-from failures.actions.decisions import decision_fields
 from failures.actions.incidents import detector_fields, verdict_fields
-from failures.actions.recovery_inputs import RecoveryInputs
 from failures.diagnosis.values import FailureCategory
 from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, OpenIncident
 from failures.models import Decision, DecisionState, Diagnosis, Incident, IncidentState
+from failures.recovery.decisions import decision_fields
+from failures.recovery.reads import RecoveryInputs
 from failures.recovery.rules.values import FailureHistory
 from jobs.actions.journal import SYNC, Author
 from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd

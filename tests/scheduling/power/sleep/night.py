@@ -10,13 +10,13 @@ from failures.loops.diagnose import diagnose_once
 from jobs.actions import jobs as job_actions
 from jobs.models import Attempt, Cluster, ClusterMinute, Job, Node, clock
 from scheduling.backends.base import Backend
-from scheduling.loops.recovery import decide_and_recover_once
 from scheduling.loops.turn import run_turn
 from scheduling.models import NodeSleep
 from scheduling.power.loops.sleep import manage_sleep_once
 from scheduling.power.loops.sleep_webhooks import call_sleep_webhooks_once
 from scheduling.queries import ledger_facts, ledger_table
 from tests import make
+from tests.failures.make import decide_and_recover_once
 from tests.patience import until
 
 SETTINGS = {"sleep_mode": "act", "sleep_reserve_nodes": 1, "min_awake_minutes": 0, "min_asleep_minutes": 0}

@@ -1,4 +1,4 @@
-"""Loads the inputs of `recovery.decide`: the facts of one failure, its history, and the policy of its team. Read-only.
+"""Loads the inputs of `rules.decide`: the facts of one failure, its history, and the policy of its team. Read-only.
 
 About ten short queries; none grows with the history of the cluster, because they cover the decisions of the last day
 and the attempts of one job. This also lists the checkpoint directory, so no transaction may be open.
@@ -6,14 +6,13 @@ and the attempts of one job. This also lists the checkpoint directory, so no tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from failures.actions import checkpoint_listing, node_evidence
 from failures.detection import loss
 from failures.detection.findings import SymptomType
 from failures.detection.loss import LossPoint
@@ -21,14 +20,19 @@ from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import FailureCategory, RestartAdvice
 from failures.models import Anomaly, Decision, Diagnosis, ManualOverride
 from failures.models.decision import CARRIED_OUT_STATES
+from failures.recovery import checkpoint_listing, node_evidence
 from failures.recovery.rules import checkpoints, resizing
+from failures.recovery.rules.decide import decide
 from failures.recovery.rules.remedies import CORDON_ACTIONS, REMEDIES, AutomationMode, RecoveryAction
+from failures.recovery.rules.resizing import RequestChange
+from failures.recovery.rules.serialization import from_json
 from failures.recovery.rules.values import (
     ANY_SUBJECT,
     FailureFacts,
     FailureHistory,
     OverrideFacts,
     PastAction,
+    RecoveryDecision,
     RecoveryPolicy,
     SavedCheckpoint,
 )
@@ -64,17 +68,12 @@ def awaits_telemetry(row: Diagnosis, now: datetime) -> bool:
     return row.nodes.exclude(Exists(newer)).exists()
 
 
-def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
-    facts = diagnosis_facts(row, now)
-    history = _failure_history(row.cluster_id, job_actions.attempt_history(row.attempt), facts, now)
-    return RecoveryInputs(facts=facts, history=history, policy=attempt_policy(row.attempt))
-
-
-def inputs_of_anomaly(row: Anomaly, now: datetime) -> RecoveryInputs:
-    """The inputs for an ongoing anomaly, as of now. For a node without a job, only operator settings apply."""
-    attempt, facts = row.attempt, _anomaly_facts(row, now)
-    tries = job_actions.attempt_history(attempt) if attempt else []
-    policy = attempt_policy(attempt) if attempt else cluster_policy(row.cluster_id)
+def recovery_inputs(row: Diagnosis | Anomaly, now: datetime) -> RecoveryInputs:
+    """The inputs for a failure, or for an ongoing anomaly as of now. For a node without a job, only operator settings
+    apply."""
+    facts = diagnosis_facts(row, now) if isinstance(row, Diagnosis) else _anomaly_facts(row, now)
+    tries = job_actions.attempt_history(row.attempt) if row.attempt else []
+    policy = attempt_policy(row.attempt) if row.attempt else _cluster_policy(row.cluster_id)
     return RecoveryInputs(facts=facts, history=_failure_history(row.cluster_id, tries, facts, now), policy=policy)
 
 
@@ -244,7 +243,7 @@ def attempt_policy(attempt: Attempt) -> RecoveryPolicy:
     return _policy_from_rows(RecoveryMode.objects.for_job(attempt.job))
 
 
-def cluster_policy(cluster_id: int) -> RecoveryPolicy:
+def _cluster_policy(cluster_id: int) -> RecoveryPolicy:
     """The policy of a cluster from the settings of operators."""
     return _policy_from_rows(RecoveryMode.objects.filter(Q(cluster=None) | Q(cluster=cluster_id), team=None))
 
@@ -255,3 +254,56 @@ def _policy_from_rows(settings: QuerySet[RecoveryMode]) -> RecoveryPolicy:
     for row in sorted(rows, key=lambda row: row.cluster_id is not None):
         modes[row.team.name if row.team else ANY_SUBJECT, row.action or ANY_SUBJECT] = AutomationMode(row.mode)
     return RecoveryPolicy(modes=modes)
+
+
+# --- replay: what the current rules would decide from the stored inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayDifference:
+    field: str
+    recorded: str
+    current: str
+
+    @property
+    def is_same(self) -> bool:
+        return self.recorded == self.current
+
+
+def replay_decision(decision: Decision) -> RecoveryDecision:
+    facts = from_json(FailureFacts, decision.facts)
+    return decide(
+        facts, from_json(FailureHistory, decision.history), from_json(RecoveryPolicy, decision.policy), decision.at
+    )
+
+
+def compare_with_replay(decision: Decision) -> list[ReplayDifference]:
+    replayed = replay_decision(decision)
+    base = replayed.checkpoint
+    rows: tuple[tuple[str, Any, Any], ...] = (
+        ("action", decision.action, replayed.action.value),
+        ("mode", decision.mode, replayed.mode.value),
+        ("reason", decision.why, replayed.why),
+        ("drain", ", ".join(decision.drain), ", ".join(sorted(replayed.drain))),
+        ("test", ", ".join(decision.test), ", ".join(sorted(replayed.test))),
+        ("from step", _format_step(decision.checkpoint_step), _format_step(base.step if base else None)),
+        ("skipped steps", _format_step_range(decision.skip), _format_step_range(replayed.skip)),
+        ("changed request", _format_changes(decision.changes), _format_changes(replayed.change)),
+        ("limits", "; ".join(why for _, why in decision.limits), "; ".join(why for _, why in replayed.limits)),
+    )
+    return [
+        ReplayDifference(field=field, recorded=recorded or "nothing", current=current or "nothing")
+        for field, recorded, current in rows
+    ]
+
+
+def _format_changes(changes: Iterable[RequestChange]) -> str:
+    return "; ".join(f"{change.field} {change.after}" for change in changes)
+
+
+def _format_step(step: int | None) -> str:
+    return "" if step is None else str(step)
+
+
+def _format_step_range(skip: Any) -> str:
+    return f"{skip[0]} to {skip[1]}" if skip else ""

@@ -9,11 +9,10 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState
 from failures.models import permissions as failure_permissions
-from failures.queries import decision_replay
+from failures.recovery import decisions, reads, steps
 from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
 from failures.recovery.rules.resizing import COMMAND, ENVIRONMENT, MEMORY
 from jobs.actions import recovery as recovery_actions
@@ -212,7 +211,7 @@ class Replay(ApiEndpoint):
         row = find_or_404(
             failure_permissions.visible_decisions(self.caller).filter(incident=incident), "decision", pk=decision
         )
-        shown = [DIFFERENCE_SHAPE.show(difference) for difference in decision_replay.compare_with_replay(row)]
+        shown = [DIFFERENCE_SHAPE.show(difference) for difference in reads.compare_with_replay(row)]
         return Response({"next": None, "previous": None, "results": shown})
 
 
@@ -244,9 +243,9 @@ def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[Actio
     )
 
 
-ApproveDecision = _decision_verb("approve", "Approve a proposed decision", decision_actions.approve)
-DeclineDecision = _decision_verb("decline", "Decline a proposed decision", decision_actions.decline)
-UndoDecision = _decision_verb("undo", "Undo a decision", decision_actions.undo)
+ApproveDecision = _decision_verb("approve", "Approve a proposed decision", decisions.approve)
+DeclineDecision = _decision_verb("decline", "Decline a proposed decision", decisions.decline)
+UndoDecision = _decision_verb("undo", "Undo a decision", steps.undo)
 
 
 # --- overrides by users
@@ -305,7 +304,7 @@ class LiftManualOverride(ActionEndpoint):
             raise PermissionDenied("Only operators and users who can change the job can lift this override.")
         etags.check_if_match(self.request, OVERRIDE_SHAPE.show(row))
         try:
-            decision_actions.lift_override(row, author=self.author, now=clock.now())
+            decisions.lift_override(row, author=self.author, now=clock.now())
         except FailureStateConflict as conflict:
             raise Conflict(str(conflict)) from None
         return Response(OVERRIDE_SHAPE.show(row))

@@ -6,15 +6,15 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
-from failures.actions import decisions as decision_actions
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, ManualOverride
+from failures.recovery import decisions, steps
 from jobs.actions import recovery as recovery_actions
 from jobs.core.lifecycle import State
 from jobs.models import Job, RecoveryMode, clock
-from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
+from tests.failures.make import decide_and_recover_once
 from tests.page_text import page_text
 from tests.statements import before_statement
 
@@ -85,7 +85,7 @@ def test_home_page_shows_proposals_to_users_who_can_see_the_job(proposed):
     assert "approve within" in client("ada").get("/").content.decode()
     assert "approve within" not in client("mallory").get("/").content.decode()
 
-    decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
+    decisions.approve(proposed, author=decisions.RECOVERY_AUTHOR, now=clock.now())
 
     assert "approve within" not in client("ada").get("/").content.decode()
 
@@ -97,13 +97,13 @@ def test_incident_list_filters_by_decisions_that_need_approval(proposed, tmp_pat
     assert f'id="incident-{proposed.incident_id}"' in listed["ada"] and listed["ada"].count('id="incident-') == 1
     assert "No decisions to approve" in listed["mallory"]
 
-    decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
+    decisions.approve(proposed, author=decisions.RECOVERY_AUTHOR, now=clock.now())
 
     assert "No decisions to approve" in client("ada").get("/failures/?state=undecided").content.decode()
 
 
 def test_undo_is_refused_if_the_job_starts_meanwhile(proposed):
-    decision_actions.approve(proposed, author=rows.author(), now=clock.now())
+    decisions.approve(proposed, author=rows.author(), now=clock.now())
     decide_and_recover_once(clock.now())
 
     def start():
@@ -160,8 +160,8 @@ def test_replay_page_shows_the_decision_of_the_current_rules(proposed):
 
 def test_override_is_lifted_on_the_page(proposed):
     recovery_actions.set_recovery_mode("act", author=rows.LOOP)
-    decision_actions.approve(proposed, author=rows.author(), now=clock.now())
-    decision_actions.undo(proposed, author=rows.author(), now=clock.now(), why="wait")
+    decisions.approve(proposed, author=rows.author(), now=clock.now())
+    steps.undo(proposed, author=rows.author(), now=clock.now(), why="wait")
     override = ManualOverride.objects.get()
     assert "Lift" in client("ada").get(page(proposed)).content.decode()
 

@@ -1,4 +1,4 @@
-"""Recovery decisions on the page of their incident: approve, decline, undo, replay, and lift an override."""
+"""The pages of recovery: decisions on the page of their incident, their answers and replay, overrides, and settings."""
 
 from __future__ import annotations
 
@@ -6,31 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from django import forms
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
-from failures.actions import decisions as decision_actions
 from failures.actions.incidents import FailureStateConflict
 from failures.models import Decision, DecisionState, Incident, ManualOverride
 from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
-from failures.queries import decision_replay
+from failures.recovery import decisions, reads, spare_nodes, steps
+from failures.recovery.rules.remedies import CORDON_ACTIONS, RecoveryAction
 from failures.recovery.rules.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
+from jobs.actions import recovery as recovery_actions
 from jobs.actions.jobs import JobStateChanged
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core import masking
+from jobs.core.lifecycle import StatusBadge
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
-from jobs.models import Job, TeamRole, clock
+from jobs.models import Cluster, Event, Job, RecoveryMode, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.web import job_forms
+from jobs.web.form_fields import limit_to_administered_teams
 from jobs.web.page import posted_text
 
 MAX_DECISIONS = 20
 UNDER_WAY_STATES = (*OPEN_STATES, DecisionState.DONE)
+MAX_CHANGES = 20
+CORDON_NOTE = "drains nodes, so an operator setting is required too"
+ACTION_CHOICES = [
+    ("", "every action"),
+    *((one.value, one.value) for one in RecoveryAction if one is not RecoveryAction.NOTHING),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +61,7 @@ def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
         decision.may_answer = may_decide and decision.is_proposed
         decision.may_undo = may_decide and decision.can_be_undone
         decision.has_story = bool(decision.outcome) or bool(decision.steps.all())
-        decision.sentence = decision_actions.decision_summary(decision)
+        decision.sentence = decisions.decision_summary(decision)
         decision.may_submit_changed = _may_submit_changed(decision, caller)
     shown.sort(key=lambda decision: not decision.is_open)
     return IncidentDecisions(
@@ -78,9 +89,9 @@ def _related_overrides(decisions: list[Decision], caller: Caller) -> list[Manual
 
 
 DECISION_VERBS: dict[str, tuple[Callable[..., None], str]] = {
-    "approve": (decision_actions.approve, "approved"),
-    "decline": (decision_actions.decline, "declined"),
-    "undo": (decision_actions.undo, "undone"),
+    "approve": (decisions.approve, "approved"),
+    "decline": (decisions.decline, "declined"),
+    "undo": (steps.undo, "undone"),
 }
 
 
@@ -116,8 +127,8 @@ def _redirect_back(request: HttpRequest, number: int) -> HttpResponse:
 @require_safe
 def decision_replay_page(request: HttpRequest, number: int, decision: int) -> HttpResponse:
     row = _get_decision(failure_permissions.caller_of_user(request.user), number, decision)
-    row.sentence = decision_actions.decision_summary(row)
-    context = {"decision": row, "differences": decision_replay.compare_with_replay(row), "number": number}
+    row.sentence = decisions.decision_summary(row)
+    context = {"decision": row, "differences": reads.compare_with_replay(row), "number": number}
     return render(request, "failures/replay.html", context)
 
 
@@ -163,7 +174,7 @@ def lift_override(request: HttpRequest, override: int) -> HttpResponse:
         messages.error(request, "Not allowed. Operators and users who can change the job can lift this override.")
     else:
         try:
-            decision_actions.lift_override(row, author=Author.of(request), now=clock.now())
+            decisions.lift_override(row, author=Author.of(request), now=clock.now())
             messages.success(request, f"Recovery can act on {row.subject} again.")
         except FailureStateConflict as conflict:
             messages.error(request, f"Nothing was changed: {conflict}.")
@@ -176,3 +187,102 @@ def _get_decision(caller: Caller, number: int, decision: int) -> Decision:
         "attempt__job__team", "attempt__job__cluster", "incident", "anomaly__node"
     )
     return get_object_or_404(rows, pk=decision, incident_id=number)
+
+
+# --- settings: the mode by team, cluster and action, and who set it
+
+
+class RecoveryModeForm(forms.Form):
+    team = forms.ModelChoiceField(queryset=Team.objects.none(), required=False)
+    cluster = forms.ModelChoiceField(queryset=Cluster.objects.all(), required=False, empty_label="every cluster")
+    action = forms.ChoiceField(choices=ACTION_CHOICES, required=False)
+    mode = forms.ChoiceField(choices=RecoveryMode.Reach.choices, initial=RecoveryMode.Reach.PROPOSE)
+
+    def __init__(self, caller: Caller, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        limit_to_administered_teams(self.fields["team"], caller)
+
+
+def _may_change_mode(caller: Caller, row: RecoveryMode) -> bool:
+    """Whether the caller may change this mode: team administrators for their team, operators for every team."""
+    return caller.acts_for_all_teams or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
+
+
+MODE_STYLES: dict[Any, tuple[str, str]] = {
+    RecoveryMode.Reach.ACT: ("running", "▶"),
+    RecoveryMode.Reach.PROPOSE: ("warn", "?"),
+}
+
+
+def mode_badge(mode: str) -> StatusBadge:
+    tone, icon = MODE_STYLES.get(mode, ("quiet", "◌"))
+    return StatusBadge(tone=tone, icon=icon, label=mode)
+
+
+@require_safe
+def recovery_modes(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    return _render_modes(request, caller, RecoveryModeForm(caller))
+
+
+def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) -> HttpResponse:
+    modes = RecoveryMode.objects.select_related("team", "cluster")
+    rows = list(modes.order_by("team__name", "cluster__name", "action"))
+    for row in rows:
+        row.badge, row.may_change = mode_badge(row.mode), _may_change_mode(caller, row)
+        row.note = CORDON_NOTE if row.team_id and row.action in CORDON_ACTIONS else ""
+    events = Event.objects.filter(type="recovery.mode_changed").order_by("-id")
+    context = {
+        "now": clock.now(),
+        "rows": rows,
+        "reaches": [(str(mode), str(mode)) for mode in RecoveryMode.Reach.values],
+        "form": form if caller.acts_for_all_teams or caller.teams(TeamRole.ADMIN).exists() else None,
+        "events": list(events[:MAX_CHANGES]),
+        "reserves": spare_nodes.spare_reserves(clock.now()),
+        "confidence": f"{spare_nodes.CONFIDENCE:.0%}",
+        "window": spare_nodes.WINDOW.days,
+    }
+    return render(request, "settings/recovery.html", context, status=422 if form.errors else 200)
+
+
+def _mode_message(row: RecoveryMode) -> str:
+    text = f"{row}. The mode applies from the next decision."
+    return text[:1].upper() + text[1:]  # capitalize() would change the case of team and cluster names
+
+
+@require_POST
+def set_mode(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    form = RecoveryModeForm(caller, request.POST)
+    if not form.is_valid():
+        return _render_modes(request, caller, form)
+    requested = form.cleaned_data
+    row = recovery_actions.set_recovery_mode(
+        requested["mode"],
+        author=Author.of(request),
+        team_id=requested["team"].pk if requested["team"] else None,
+        cluster_id=requested["cluster"].pk if requested["cluster"] else None,
+        action=requested["action"],
+    )
+    messages.success(request, _mode_message(row))
+    return redirect("recovery-modes")
+
+
+@require_POST
+def change_mode(request: HttpRequest, number: int) -> HttpResponse:
+    """Change the mode of an existing setting; `none` removes it."""
+    caller = failure_permissions.caller_of_user(request.user)
+    row = get_object_or_404(RecoveryMode.objects.select_related("team", "cluster"), pk=number)
+    if not _may_change_mode(caller, row):
+        raise PermissionDenied
+    mode = request.POST.get("mode", "")
+    if mode == "none":
+        recovery_actions.clear_recovery_mode(row, author=Author.of(request))
+        messages.success(request, "The setting was removed. The more general setting applies.")
+    elif mode in RecoveryMode.Reach.values:
+        where = {"team_id": row.team_id, "cluster_id": row.cluster_id, "action": row.action}
+        changed = recovery_actions.set_recovery_mode(mode, author=Author.of(request), **where)
+        messages.success(request, _mode_message(changed))
+    else:
+        messages.error(request, "Nothing was changed. The mode must be observe, propose or act.")
+    return redirect("recovery-modes")
