@@ -39,6 +39,7 @@ CLAIM_LEASE = timedelta(seconds=60)
 MAX_STEP_ERRORS = 5
 STEP_RETRY_INTERVAL = timedelta(seconds=2)
 IDLE_NODE_WAIT = timedelta(seconds=30)
+# Drained nodes with these causes are good if they pass the pair test
 TEST_CLEARED_CAUSES = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
 
@@ -132,7 +133,6 @@ def _drain_node(decision: Decision, node: Node, now: datetime) -> None:
 
 
 def _jobs_on_drained_nodes(decision: Decision) -> int:
-    """Return how many jobs still run on the drained nodes."""
     held = Allocation.objects.filter(node__cluster=decision.cluster_id, node__name__in=decision.drain)
     return held.filter(released_at__isnull=True).values("attempt").distinct().count()
 
@@ -144,7 +144,8 @@ def _start_or_get_test(decision: Decision, start_test: StartNodeTest, now: datet
     why = f"{INCIDENT_REASON_PREFIX} {decision.incident_id}: {decision.why}"
     with transaction.atomic():
         require_claim(decision)
-        reopen = _nodes_cleared_by_test(decision)
+        # Some faults, such as damaged memory, do not show in this test
+        reopen = decision.drain if decision.facts["cause"] in TEST_CLEARED_CAUSES else []
         test = start_test(decision.cluster, decision.test, why=why, now=now, decision=decision, reopen=reopen)
         if not decision.steps.filter(kind=RecoveryStep.Kind.TESTED).exists():
             nodes = ", ".join([*test.nodes, *test.partners])
@@ -152,12 +153,6 @@ def _start_or_get_test(decision: Decision, start_test: StartNodeTest, now: datet
             record_step(decision, RecoveryStep.Kind.TESTED, text)
             transaction.on_commit(lambda: request_turn(decision.cluster_id))
     return test
-
-
-def _nodes_cleared_by_test(decision: Decision) -> list[str]:
-    """Return the drained nodes that are good if they pass the test. Some faults, such as damaged memory, do not show in
-    this test."""
-    return decision.drain if decision.facts["cause"] in TEST_CLEARED_CAUSES else []
 
 
 @transaction.atomic

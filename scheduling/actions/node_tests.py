@@ -86,7 +86,7 @@ def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime) 
 
 def _create_test_jobs(test: NodeTest, number: int, waves: Sequence[Sequence[NodeGroup]]) -> None:
     rows = [
-        PairTestJob(test=test, round=number, wave=wave, nodes=list(world.nodes))
+        PairTestJob(test=test, round=number, wave=wave, nodes=list(world))
         for wave, worlds in enumerate(waves)
         for world in worlds
     ]

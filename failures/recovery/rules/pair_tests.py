@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 MAX_TEST_NODES = 100_000
+NodeGroup = tuple[str, ...]  # nodes that run one all-gather together
 
 
 class InvalidPairTest(ValueError):
@@ -20,17 +21,10 @@ class InvalidPairTest(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeGroup:
-    """Nodes that run one all-gather together."""
-
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupResult:
     """The outcome of one group. `passed` is None if it is unknown: the test did not start, or the cluster lost it."""
 
-    nodes: tuple[str, ...]
+    nodes: NodeGroup
     passed: bool | None
     why: str = ""
 
@@ -42,7 +36,7 @@ class PairTestVerdict:
     good: frozenset[str]
     faulty: frozenset[str]
     unjudged: dict[str, str]  # node → reason
-    links: tuple[tuple[str, ...], ...] = ()  # failed together, although each passed with another partner
+    links: tuple[NodeGroup, ...] = ()  # failed together, although each passed with another partner
 
     @property
     def sentence(self) -> str:
@@ -62,12 +56,12 @@ def first_round_groups(nodes: Collection[str], known_good: Collection[str] = ())
         raise InvalidPairTest(f"nodes: {len(suspects)} exceed the limit of {MAX_TEST_NODES} for one test")
     if len(suspects) == 1:
         partners = sorted(set(known_good) - set(suspects))
-        return (NodeGroup(nodes=(suspects[0], partners[0])),) if partners else ()
+        return ((suspects[0], partners[0]),) if partners else ()
     pairs = [tuple(suspects[at : at + 2]) for at in range(0, len(suspects), 2)]
     if len(suspects) % 2:
         last = pairs.pop()
         pairs[-1] += last
-    return tuple(NodeGroup(nodes=pair) for pair in pairs if pair)
+    return tuple(pair for pair in pairs if pair)
 
 
 def second_round_waves(
@@ -78,9 +72,7 @@ def second_round_waves(
     if not partners:
         return ()
     waves = [suspects[at : at + len(partners)] for at in range(0, len(suspects), len(partners))]
-    return tuple(
-        tuple(NodeGroup(nodes=(one, partner)) for one, partner in zip(wave, partners, strict=False)) for wave in waves
-    )
+    return tuple(tuple(zip(wave, partners, strict=False)) for wave in waves)
 
 
 def pair_test_verdict(
@@ -132,7 +124,7 @@ def _undetermined_reason(node: str, suspects: set[str], partners: set[str]) -> s
     return "its second test did not run" if partners - {node} else "no partner is known to be good"
 
 
-def _failed_links(first: Iterable[GroupResult], good: set[str]) -> tuple[tuple[str, ...], ...]:
+def _failed_links(first: Iterable[GroupResult], good: set[str]) -> tuple[NodeGroup, ...]:
     return tuple(world.nodes for world in first if world.passed is False and set(world.nodes) <= good)
 
 

@@ -370,7 +370,7 @@ class DrillSimulation:
 
     def test(self, worlds: Sequence[NodeGroup], now: float, then: Callable[[list[GroupResult], float], None]) -> None:
         """Run these all-gather tests in parallel; no job starts on their nodes meanwhile."""
-        numbers = [self.number_of[node] for world in worlds for node in world.nodes]
+        numbers = [self.number_of[node] for world in worlds for node in world]
         for number in numbers:
             self.close(number, "test", now)
 
@@ -383,10 +383,10 @@ class DrillSimulation:
         self.agenda.at(now + self.plan.test_round_s, finish_tests)
 
     def _test_outcome(self, world: NodeGroup, now: float) -> GroupResult:
-        sick = any(fault.kind != FaultKind.SLOW for node in world.nodes for fault in self.sick(self.number_of[node]))
-        chance = self.dice("gather", *world.nodes, int(now)).random()
+        sick = any(fault.kind != FaultKind.SLOW for node in world for fault in self.sick(self.number_of[node]))
+        chance = self.dice("gather", *world, int(now)).random()
         passed = chance < MISSED_FAILURE_RATE if sick else chance >= FALSE_FAILURE_RATE
-        return GroupResult(nodes=world.nodes, passed=passed, why="" if passed else "timed out")
+        return GroupResult(nodes=world, passed=passed, why="" if passed else "timed out")
 
     def call_operator(self, job: str, now: float) -> None:
         """Call an operator, who comes after some time and does the right thing."""

@@ -18,7 +18,7 @@ from failures.recovery.rules.pair_tests import (
 
 
 def ran(worlds, broken):
-    return [GroupResult(nodes=world.nodes, passed=not set(world.nodes) & broken) for world in worlds]
+    return [GroupResult(nodes=world, passed=not set(world) & broken) for world in worlds]
 
 
 def both_rounds(nodes, broken, known_good=()):
@@ -39,7 +39,7 @@ def test_verdict_is_right_for_every_combination_of_faulty_nodes(count):
         verdict = both_rounds(nodes, broken)
 
         assert not verdict.faulty - broken and not verdict.good & broken
-        if any(not set(world.nodes) & broken for world in first_round_groups(nodes)):
+        if any(not set(world) & broken for world in first_round_groups(nodes)):
             assert verdict.faulty == broken and not verdict.unjudged
         else:
             assert set(verdict.unjudged) == set(nodes)
@@ -59,9 +59,9 @@ def test_known_good_partner_finds_every_faulty_node(count, data):
 def test_round_one_uses_each_node_once_in_pairs_and_at_most_one_triple(count):
     worlds = first_round_groups(names(count))
 
-    assert sorted(node for world in worlds for node in world.nodes) == sorted(names(count))
-    assert sorted(len(world.nodes) for world in worlds)[:-1] == [2] * (len(worlds) - 1)
-    assert len(worlds[-1].nodes) == 2 + count % 2
+    assert sorted(node for world in worlds for node in world) == sorted(names(count))
+    assert sorted(len(world) for world in worlds)[:-1] == [2] * (len(worlds) - 1)
+    assert len(worlds[-1]) == 2 + count % 2
 
 
 def test_number_of_nodes_in_one_test_is_limited():
@@ -75,16 +75,16 @@ def test_wave_of_round_two_uses_each_node_at_most_once(count, data):
     broken = data.draw(st.sets(st.sampled_from(names(count))))
 
     for wave in second_round_waves(names(count), ran(first_round_groups(names(count)), broken)):
-        busy = [node for world in wave for node in world.nodes]
+        busy = [node for world in wave for node in world]
         assert len(busy) == len(set(busy))
 
 
 @given(st.integers(2, 30), st.data())
 def test_every_node_gets_exactly_one_verdict_if_tests_did_not_run(count, data):
     nodes, answer = names(count), st.sampled_from([True, False, None])
-    first = [GroupResult(nodes=world.nodes, passed=data.draw(answer)) for world in first_round_groups(nodes)]
+    first = [GroupResult(nodes=world, passed=data.draw(answer)) for world in first_round_groups(nodes)]
     waves = second_round_waves(nodes, first)
-    second = [GroupResult(nodes=world.nodes, passed=data.draw(answer)) for wave in waves for world in wave]
+    second = [GroupResult(nodes=world, passed=data.draw(answer)) for wave in waves for world in wave]
 
     verdict = pair_test_verdict(nodes, first, second)
 
@@ -110,7 +110,7 @@ def test_nodes_that_fail_only_together_are_good_and_their_link_is_named():
 
 def test_single_node_needs_a_partner():
     assert first_round_groups(["a"]) == () and first_round_groups(["a"], ["a"]) == ()
-    assert first_round_groups(["a"], ["s"])[0].nodes == ("a", "s")
+    assert first_round_groups(["a"], ["s"])[0] == ("a", "s")
 
 
 def test_failure_with_an_unknown_partner_accuses_neither():
