@@ -1,1 +1,1 @@
-"""The only code that writes failure records: each action is one transaction. Also loads the inputs of decisions."""
+"""The only code that writes failure records, with `recovery`: each action is one transaction."""

@@ -1,1 +1,1 @@
-"""The REST API of failures, incidents, recovery decisions, learned rules and notification channels."""
+"""The REST API of failures, incidents, learned rules and notification channels."""

@@ -1,1 +1,1 @@
-"""The HTML pages of failures, incidents, recovery decisions, learned rules and notification channels."""
+"""The HTML pages of failures, incidents, learned rules and notification channels."""
