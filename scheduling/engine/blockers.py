@@ -6,17 +6,12 @@ Sentences that are stored with a job are read by its team, so they are written f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from jobs.core.gpu_shares import GpuNumber
-from jobs.core.lifecycle import RECOVERING
-
-if TYPE_CHECKING:
-    from scheduling.engine.cluster import WaitingJob
 
 CanSeeTeam = Callable[[str], bool]
 
@@ -61,27 +56,6 @@ class Blocker:
     jobs: int = 0
     holders: tuple[Holder, ...] = ()
     power_budgets: tuple[str, ...] = ()
-
-
-def has_gate(job: WaitingJob, now: datetime) -> bool:
-    """Whether `gate_blockers` would yield anything."""
-    return bool(job.hold or job.waits_for or (job.begin_at and job.begin_at > now))
-
-
-def gate_blockers(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
-    """Yield what keeps the job from starting regardless of free resources: a hold, a begin time, dependencies."""
-    if job.hold == "admin":
-        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.why or "An operator holds it.")
-    elif job.hold:
-        reason = RECOVERING if job.reason == RECOVERING else "JobHeldUser"
-        yield Blocker(kind=BlockerKind.HOLD, reason=reason, why=job.why or "Its owner holds it.")
-    if job.begin_at and job.begin_at > now:
-        why = f"Its earliest start is {job.begin_at:%Y-%m-%d %H:%M:%S} UTC."
-        yield Blocker(kind=BlockerKind.BEGIN, reason="BeginTime", why=why)
-    if job.waits_for:
-        more = f" and {len(job.waits_for) - 3} more" if len(job.waits_for) > 3 else ""
-        why = f"It waits for {', '.join(job.waits_for[:3])}{more} to end."
-        yield Blocker(kind=BlockerKind.DEPENDENCY, reason="Dependency", why=why, jobs=len(job.waits_for))
 
 
 def job_label(job: str, team: str, sees: CanSeeTeam) -> str:

@@ -7,7 +7,7 @@ where, which jobs stop, and why each of the others waits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import SHARD, WHOLE_GPU, charged_milli
-from jobs.core.lifecycle import JobKind
+from jobs.core.lifecycle import RECOVERING, JobKind
 from jobs.core.preemption_contract import ANY_TIME, Standing
-from scheduling.engine.blockers import Blocker
+from scheduling.engine.blockers import Blocker, BlockerKind
 from scheduling.engine.gpu_speeds import GpuSpeeds
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.windows import NodeWindow
@@ -135,6 +135,25 @@ class WaitingJob:
     array_limit: int | None = None
     user: str = ""
     title: str = ""  # the name given by its owner
+
+    def has_gate(self, now: datetime) -> bool:
+        """Whether `gate_blockers` would yield anything."""
+        return bool(self.hold or self.waits_for or (self.begin_at and self.begin_at > now))
+
+    def gate_blockers(self, now: datetime) -> Iterator[Blocker]:
+        """Yield what keeps the job from starting regardless of free resources: a hold, a begin time, dependencies."""
+        if self.hold == "admin":
+            yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=self.why or "An operator holds it.")
+        elif self.hold:
+            reason = RECOVERING if self.reason == RECOVERING else "JobHeldUser"
+            yield Blocker(kind=BlockerKind.HOLD, reason=reason, why=self.why or "Its owner holds it.")
+        if self.begin_at and self.begin_at > now:
+            why = f"Its earliest start is {self.begin_at:%Y-%m-%d %H:%M:%S} UTC."
+            yield Blocker(kind=BlockerKind.BEGIN, reason="BeginTime", why=why)
+        if self.waits_for:
+            more = f" and {len(self.waits_for) - 3} more" if len(self.waits_for) > 3 else ""
+            why = f"It waits for {', '.join(self.waits_for[:3])}{more} to end."
+            yield Blocker(kind=BlockerKind.DEPENDENCY, reason="Dependency", why=why, jobs=len(self.waits_for))
 
 
 @dataclass(kw_only=True, slots=True)

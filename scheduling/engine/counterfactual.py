@@ -12,7 +12,7 @@ from functools import reduce
 from itertools import islice
 
 from jobs.core.lifecycle import OUTCOME_UNKNOWN
-from scheduling.engine.blockers import BlockerKind, CanSeeTeam, gate_blockers
+from scheduling.engine.blockers import BlockerKind, CanSeeTeam
 from scheduling.engine.changes import ChangeActor, SuggestedChange, find_waiting_job, make_change, with_job_fields
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.live import engine_after_turn
@@ -54,7 +54,7 @@ def job_starts(snapshot: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bo
 
 def gate_kinds(snapshot: ClusterSnapshot, job_id: int) -> list[BlockerKind]:
     """The gates that keep the job from starting regardless of free resources."""
-    return [gate.kind for gate in gate_blockers(find_waiting_job(snapshot, job_id), snapshot.now)]
+    return [gate.kind for gate in find_waiting_job(snapshot, job_id).gate_blockers(snapshot.now)]
 
 
 def _lift_gates(snapshot: ClusterSnapshot, job_id: int) -> SuggestedChange | None:

@@ -20,8 +20,7 @@ from scheduling.engine.cluster import PowerBudget, ResourceRequest, StartDecisio
 from scheduling.engine.engine import Engine
 from scheduling.engine.gpu_accounts import QUOTA_REASON, QuotaRefusal
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.power_areas import PowerAreas, watts_per_node
-from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet, members
+from scheduling.engine.resources import GpuIndices, NodeResources, NodeSet, PowerAreas, members, watts_per_node
 from scheduling.engine.state.model_choice import ModelWait
 from scheduling.engine.windows import UNKNOWN_RUN_S, NodeWindow
 

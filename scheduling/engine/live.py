@@ -20,7 +20,7 @@ from jobs.core.gpu_models import SEPARATOR
 from jobs.core.gpu_shares import WHOLE_GPU
 from jobs.core.preemption_contract import Preemptability
 from jobs.core.slurm_notation import format_count
-from scheduling.engine.blockers import Blocker, BlockerKind, gate_blockers, has_gate, job_label
+from scheduling.engine.blockers import Blocker, BlockerKind, job_label
 from scheduling.engine.cluster import (
     ClusterSnapshot,
     NodeView,
@@ -42,8 +42,7 @@ from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placement import awake_first, within_power
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
-from scheduling.engine.power_areas import PowerAreas
-from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, shared_position
+from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, PowerAreas, shared_position
 from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
@@ -154,8 +153,8 @@ class SnapshotEngine:
         for waiting in sorted(
             sorted(snapshot.waiting, key=BY_ID), key=BY_SUBMITTED_AT
         ):  # two stable sorts avoid comparing tuples
-            if (waiting.hold or waiting.waits_for or waiting.begin_at) and has_gate(waiting, snapshot.now):
-                gates = tuple(gate_blockers(waiting, snapshot.now))
+            if (waiting.hold or waiting.waits_for or waiting.begin_at) and waiting.has_gate(snapshot.now):
+                gates = tuple(waiting.gate_blockers(snapshot.now))
                 self.gated.append(
                     WaitDecision(job_id=waiting.id, reason=gates[0].reason, why=gates[0].why, blockers=gates)
                 )

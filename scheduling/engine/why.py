@@ -12,7 +12,7 @@ from datetime import datetime
 
 from jobs.core.gpu_shares import WHOLE_GPU, GpuNumber, gpu_number
 from jobs.core.slurm_notation import format_count
-from scheduling.engine.blockers import Blocker, BlockerKind, CanSeeTeam, Holder, gate_blockers
+from scheduling.engine.blockers import Blocker, BlockerKind, CanSeeTeam, Holder
 from scheduling.engine.changes import SuggestedChange, find_waiting_job
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, RunningJob, WaitingJob
 from scheduling.engine.counterfactual import smallest_changes
@@ -57,7 +57,7 @@ class _BlockerDetails:
         self._snapshot = snapshot
         self._sees = sees
         self._job = find_waiting_job(snapshot, job_id)
-        self._gates = tuple(gate_blockers(self._job, snapshot.now))
+        self._gates = tuple(self._job.gate_blockers(snapshot.now))
         self._snapshot_engine: SnapshotEngine = engine_after_turn(snapshot, rules)
         self._explainer = WaitExplainer(
             self._snapshot_engine.engine, self._snapshot_engine.jobs, self._snapshot_engine.order, snapshot.now

@@ -19,7 +19,6 @@ from jobs.models import Cluster, ClusterMode, Job
 from jobs.models.permissions import Caller
 from scheduling.core.ordering_figures import OrderingFigures, order_name, ordering_figures
 from scheduling.core.quotas import QuotaUse, TeamKind, TeamModel, model_quota_uses, quota_uses
-from scheduling.engine.blockers import gate_blockers
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.live import turn_decisions
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
@@ -42,7 +41,7 @@ class QueueOrder:
 
 
 def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, object]) -> QueueOrder:
-    ineligible = {job.id for job in picture.waiting if any(gate_blockers(job, picture.now))}
+    ineligible = {job.id for job in picture.waiting if job.has_gate(picture.now)}
     apart = tuple(job.id for job in picture.waiting if job.id in ineligible)
     try:
         if policy not in LIVE_POLICIES:

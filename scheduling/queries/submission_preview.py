@@ -26,7 +26,7 @@ from jobs.rest.throttle import WINDOW_S, PerUserThrottle, counter
 from scheduling.clusters.circuit_breaker import is_open
 from scheduling.core.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.quotas import QuotaAccount, accounts
-from scheduling.engine.blockers import Blocker, has_gate
+from scheduling.engine.blockers import Blocker
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.counterfactual import RulesFactory
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, live_rules_factory, rules_factory
@@ -249,7 +249,7 @@ def _ask_engine(
 ) -> StartPreview:
     question = with_predictions(cluster, question)
     blockers = wait_blockers(question, rules, job.id, lambda team: sees is None or team in sees)
-    if has_gate(job, question.now):
+    if job.has_gate(question.now):
         why = "No estimate, because the job does not wait for GPUs yet."
         return StartPreview(blockers=blockers, why_no_estimate=why)
     estimates = preview_estimates(cluster, question, rules)

@@ -21,9 +21,9 @@ from functools import cached_property
 
 from jobs.core.lifecycle import State
 
-from .ends import CAUSES, PodEnd, failure_order, pod_end, with_cause
+from .ends import CAUSES, PodEnd, failure_order
 from .plans import AttemptPlan
-from .pods import Pod
+from .pods import Pod, pod_end, with_cause
 from .workloads import Workload
 
 OLDEST = datetime.min.replace(tzinfo=UTC)

@@ -15,10 +15,10 @@ from jobs.core.lifecycle import Flag, State
 from ..base import BackendJob
 from .attempts import attempt_end, running_pods
 from .changes import ChangeReader
-from .ends import PodEnd, failure_order, pod_end, with_cause
+from .ends import PodEnd, failure_order
 from .groups import GroupCache, WorkloadGroup
 from .ownership import Owner
-from .pods import Pod
+from .pods import Pod, pod_end, with_cause
 from .resources import MAX_GPUS, limited_cpus
 from .workloads import Workload
 

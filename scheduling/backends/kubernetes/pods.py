@@ -14,14 +14,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs.core.lifecycle import State
 
-from .ends import PodEnd
+from .ends import CAUSES, PodEnd, failure_order
 from .fields import count_at, mapping_at, mappings_at, require_text, text_at, texts_at, time_at
 from .ownership import Owner, OwnerMapping
 from .plans import AttemptPlan, read_plan
@@ -46,6 +46,7 @@ MAX_TIME_LIMIT_S = 10 * 366 * 86_400
 MAX_SIGNAL = 127  # a number that the database stores; real ones are at most 64
 NO_REASON = frozenset({"", "Completed", "Error"})  # these add nothing to the exit code
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+NO_CAUSE = frozenset({State.COMPLETED, State.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,27 @@ class Pod:
     @property
     def is_live(self) -> bool:
         return self.end is None and self.gone_at is None
+
+
+def pod_end(pod: Pod, lost_nodes: Collection[str]) -> PodEnd:
+    """How a pod ended that has ended or was deleted."""
+    if pod.end:
+        return pod.end
+    if pod.node in lost_nodes:
+        return PodEnd(state=State.NODE_FAIL, at=pod.gone_at, reason=f"deleted after node {pod.node} was lost")
+    return PodEnd(state=State.CANCELLED, at=pod.gone_at, reason="deleted")
+
+
+def with_cause(end: PodEnd, pods: Iterable[Pod], lost_nodes: Collection[str]) -> PodEnd:
+    """The end of a failed job with what its pods say about the cause."""
+    failed = [pod for pod in pods if not pod.is_live and pod_end(pod, lost_nodes).state not in NO_CAUSE]
+    if not failed:
+        return end
+    first = min(failed, key=lambda pod: failure_order(pod_end(pod, lost_nodes)))
+    cause = pod_end(first, lost_nodes)
+    state = cause.state if cause.state in CAUSES and end.state == State.FAILED else end.state
+    reason = "; ".join(text for text in (end.reason, f"{first.name}: {cause.reason}" if cause.reason else "") if text)
+    return PodEnd(state=state, at=end.at, exit_code=cause.exit_code, signal=cause.signal, reason=reason)
 
 
 def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:

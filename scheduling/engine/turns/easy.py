@@ -25,8 +25,7 @@ from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.job_queue import OrderedJobQueue, enqueue_entries
-from scheduling.engine.power_areas import PowerAreas
-from scheduling.engine.resources import GpuPlacement, NodeSet
+from scheduling.engine.resources import GpuPlacement, NodeSet, PowerAreas
 from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
 
 # The class matters for borrowers, which may claim from lower classes; it is None for owners

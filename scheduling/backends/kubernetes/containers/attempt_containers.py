@@ -12,10 +12,10 @@ from ...base import LogUpdate
 from ..api_client import ApiClient
 from ..attempts import OwnAttempt, attempt_end
 from ..driving.driver import AttemptDriver
-from ..ends import PodEnd, pod_end
+from ..ends import PodEnd
 from ..following import ClusterFollower
 from ..pod_objects import CONTAINER
-from ..pods import Pod
+from ..pods import Pod, pod_end
 from .exec_client import ContainerPlace
 from .pod_logs import LoggedJob, LoggedPod, PodLogReader
 from .signals import SignaledPod, signal_pods
