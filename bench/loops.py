@@ -254,9 +254,9 @@ def give_memory(cluster: Any) -> None:
 
 def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
     """Create jobs that have been running for an hour, in the database and on the cluster."""
+    from jobs.core.backend_job import BackendJob
     from jobs.core.lifecycle import State
     from jobs.models import Allocation, Attempt, Job, clock
-    from scheduling.backends.base import BackendJob
     from tests import make
 
     halves = 2 * (count - len(nodes))

@@ -9,8 +9,8 @@ submitted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -21,6 +21,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.stop import JobStateChanged, publish_job_change, state_changed_error
+from jobs.core.backend_job import BackendJob
 from jobs.core.display_text import single_line
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
@@ -40,39 +41,11 @@ from jobs.models import (
 )
 
 FOREIGN_OWNER = "outside-acme"  # team and user of jobs whose account or user name does not exist in Acme
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForeignJob:
-    """A job as its cluster reports it."""
-
-    id: str
-    backend_id: str
-    name: str
-    user: str
-    account: str
-    state: State
-    reason: str
-    submitted_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    nodes: tuple[str, ...]
-    gpus_per_node: int
-    cpus_per_node: int
-    memory_per_node_mb: int
-    time_limit: timedelta | None
-    exit_code: int | None
-    signal: int | None
-    log_path: str
-    key: str = ""  # installation and attempt key, if another Acme installation submitted the job
-
-    @property
-    def has_run(self) -> bool:
-        return self.started_at is not None and bool(self.nodes)
+MAX_KEY_LENGTH = 32
 
 
 @transaction.atomic
-def import_foreign_jobs(cluster: Cluster, reported: Sequence[ForeignJob], *, now: datetime, author: Author) -> int:
+def import_foreign_jobs(cluster: Cluster, reported: Sequence[BackendJob], *, now: datetime, author: Author) -> int:
     """Create rows for these jobs in their present state. The database rejects a second import of a job, and nothing is
     written then."""
     users, teams = (
@@ -126,21 +99,22 @@ def _existing_teams(names: set[str]) -> dict[str, Team]:
     return {FOREIGN_OWNER: unknown_team} | {team.name: team for team in Team.objects.filter(name__in=names)}
 
 
-def _build_foreign_job(reported: ForeignJob, cluster: Cluster, user: Any, team: Team, name: str, now: datetime) -> Job:
-    is_final = reported.state in FINAL_STATES
+def _build_foreign_job(reported: BackendJob, cluster: Cluster, user: Any, team: Team, name: str, now: datetime) -> Job:
+    is_final, nodes = reported.state in FINAL_STATES, max(len(reported.nodes), 1)
+    held = max((len(gpus) for gpus in reported.gpus.values()), default=0)
     return Job(
         public_id=name,
         cluster=cluster,
         team=team,
         user=user,
-        foreign_id=reported.id,
+        foreign_id=reported.foreign_id,
         foreign_user=single_line(reported.user)[:64] or "unknown",
-        foreign_key=single_line(reported.key)[:48],
+        foreign_key=single_line(_foreign_key(reported))[:48],
         name=single_line(reported.name)[:120] or "job",
         command="",
-        nodes=max(len(reported.nodes), 1),
-        gpus_per_node=reported.gpus_per_node,
-        cpus_per_node=reported.cpus_per_node,
+        nodes=nodes,
+        gpus_per_node=held or reported.gpus_per_node,
+        cpus_per_node=max(-(-reported.cpus // nodes), 1),
         memory_per_node_mb=reported.memory_per_node_mb,
         time_limit=reported.time_limit,
         state=reported.state,
@@ -155,7 +129,13 @@ def _build_foreign_job(reported: ForeignJob, cluster: Cluster, user: Any, team: 
     )
 
 
-def _build_foreign_attempt(reported: ForeignJob, job: Job, number: int) -> Attempt:
+def _foreign_key(reported: BackendJob) -> str:
+    """Return the key in the job's comment. Users can write such comments themselves, so too long keys are ignored."""
+    key = f"{reported.installation or 'unknown'}:{reported.key}" if reported.key else ""
+    return key if len(key) <= MAX_KEY_LENGTH else ""
+
+
+def _build_foreign_attempt(reported: BackendJob, job: Job, number: int) -> Attempt:
     return Attempt(
         job=job,
         number=number,
@@ -164,7 +144,7 @@ def _build_foreign_attempt(reported: ForeignJob, job: Job, number: int) -> Attem
         backend_id=reported.backend_id,
         state=reported.state,
         nodelist=compress(reported.nodes),
-        log_path=reported.log_path[:500],
+        log_path=reported.stdout[:500],
         promised_at=reported.started_at,
         confirmed_at=reported.started_at,
         ended_at=job.ended_at if reported.state in FINAL_STATES else None,
@@ -173,20 +153,20 @@ def _build_foreign_attempt(reported: ForeignJob, job: Job, number: int) -> Attem
     )
 
 
-def _build_foreign_allocations(reported: ForeignJob, attempt: Attempt, names: dict[str, int]) -> list[Allocation]:
+def _build_foreign_allocations(reported: BackendJob, attempt: Attempt, names: dict[str, int]) -> list[Allocation]:
     node_ids = [names[name] for name in reported.nodes if name in names] if reported.state in LIVE_STATES else []
     return [Allocation(attempt=attempt, node_id=node, gpu=None, held_at=reported.started_at) for node in node_ids]
 
 
 @transaction.atomic
-def start_foreign_job(job: Job, reported: ForeignJob, *, author: Author) -> Attempt:
+def start_foreign_job(job: Job, reported: BackendJob, *, author: Author) -> Attempt:
     """Record that the cluster started the job. Its state since then is recorded by the next observation."""
     # The job may have ended since. Record the start first, so that both transitions get an Event
-    running = {**vars(reported), "state": State.RUNNING, "ended_at": None}
-    attempt = _build_foreign_attempt(ForeignJob(**running), job, job.attempts.count() + 1)
+    running = replace(reported, state=State.RUNNING, ended_at=None)
+    attempt = _build_foreign_attempt(running, job, job.attempts.count() + 1)
     attempt.save()
     names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=reported.nodes).values_list("name", "pk"))
-    Allocation.objects.bulk_create(_build_foreign_allocations(ForeignJob(**running), attempt, names))
+    Allocation.objects.bulk_create(_build_foreign_allocations(running, attempt, names))
     started_at, nodes = reported.started_at, max(len(reported.nodes), 1)
     job_actions.change_state(
         job, State.RUNNING, author=author, why="", attempt=attempt, started_at=started_at, nodes=nodes, reason=""

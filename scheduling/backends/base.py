@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import NodeState, State
 from jobs.core.turn_errors import EndsTurn, SkipsRow
@@ -94,44 +95,6 @@ class SubmitRequest:
     share_gres: str = SHARD  # as `BackendNode.share_gres` of its node
     wckey: str = ""  # of the accounting of the cluster
     mig_profile: str = ""  # one MIG slice of this profile (`BackendNode.mig_slices`) instead of whole GPUs
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendJob:
-    """One job as the cluster reports it. `key` is empty for a job that Acme did not submit.
-
-    `installation` names the installation that submitted it. It is empty for jobs of versions that did not send it.
-    `reason` is the cluster's own text. It is shown to users, and no code compares it: what Acme decides on is in the
-    other fields.
-    """
-
-    backend_id: str  # opaque text of at most MAX_BACKEND_ID_LENGTH characters
-    key: str
-    name: str
-    user: str
-    state: State
-    flags: frozenset[str] = frozenset()
-    reason: str = ""  # empty if it adds nothing to the state and the exit code
-    held: bool = False  # pending because an operator of the cluster holds it, or until a condition or time set there
-    nodes: tuple[str, ...] = ()
-    # Node name -> GPU indices, while known; also of the GPU of which the job holds shards
-    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    gpu_counts: Mapping[str, int] = field(default_factory=dict)  # node name -> GPUs held, where the indices are unknown
-    # Node name -> number by profile of those among `gpu_counts` that are MIG slices
-    mig_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node name -> "namespace/name" of its pods there
-    submitted_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    account: str = ""
-    gpus_per_node: int = 0  # as requested, also while the job is pending
-    cpus: int = 0  # of all its nodes together
-    memory_per_node_mb: int = 0
-    time_limit: timedelta | None = None
-    stdout: str = ""
-    installation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import MPS, SHARD, WHOLE_GPU
 from jobs.core.hostlist import BadHostlist, expand
 from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State, is_asleep
 
-from .base import BackendJob, BackendNode, ClusterListing, SubmitRequest, UnreadableRow
+from .base import BackendNode, ClusterListing, SubmitRequest, UnreadableRow
 from .batch_script import batch_script
 
 T = TypeVar("T")

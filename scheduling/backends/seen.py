@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from .base import BackendJob, BackendNode, ClusterListing, UnreadableRow
+from jobs.core.backend_job import BackendJob
+
+from .base import BackendNode, ClusterListing, UnreadableRow
 from .dialect import StateAndFlags
 
 FULL_LISTING_EVERY = 30

@@ -18,13 +18,13 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline, ResponseTooLarge
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import NodeFlag
 
 from . import dialect
 from .base import (
     AccountingUnavailable,
     BackendError,
-    BackendJob,
     BackendNode,
     BackendTraits,
     ClusterListing,

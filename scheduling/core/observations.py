@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import WHOLE_GPU, slice_devices
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
 from scheduling.backends.attempt_record import STARTED_BEFORE
-from scheduling.backends.base import BackendJob, BackendNode
+from scheduling.backends.base import BackendNode
 
 MAX_START_DELAY = timedelta(seconds=90)  # a controller may schedule only once a minute
 MOST_DOUBLINGS = 5  # an attempt that never starts is requeued ever more rarely

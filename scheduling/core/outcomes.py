@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from jobs.core.attempt_end import AttemptEnd
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from scheduling.backends.attempt_record import STARTED_BEFORE, AttemptRecord
-from scheduling.backends.base import BackendJob
 
 MISSING_GRACE = timedelta(seconds=30)  # a restarted controller may know the job again
 SUBMISSION_GRACE = timedelta(seconds=10)  # a submission without an answer may still arrive

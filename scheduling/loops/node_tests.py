@@ -17,9 +17,10 @@ from pathlib import Path
 from django.conf import settings
 
 from jobs.actions.nodes import NodeTestResult
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.models import Cluster, ClusterCommand, Installation, Node
-from scheduling.backends.base import Backend, BackendJob, RequestRejected, SubmitRequest
+from scheduling.backends.base import Backend, RequestRejected, SubmitRequest
 from scheduling.checks import node as default_check
 from scheduling.loops.observe.node_test_keys import NODE_TEST
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pytest
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import MPS
 from jobs.core.lifecycle import FINAL_STATES, NodeFlag, NodeState, State
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
@@ -22,7 +23,6 @@ from scheduling.backends.attempt_record import RECORD_VARIABLE, read_record, rec
 from scheduling.backends.base import (
     AccountingUnavailable,
     Backend,
-    BackendJob,
     BackendNode,
     ClusterUnreachable,
     RequestRejected,

@@ -22,8 +22,9 @@ from typing import Any
 
 import httpx
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, State
-from scheduling.backends.base import BackendJob, RequestRejected, SubmitRequest
+from scheduling.backends.base import RequestRejected, SubmitRequest
 from scheduling.backends.dialect import DIALECTS, submit_body
 from scheduling.backends.slurm import SlurmBackend
 from tests.patience import until

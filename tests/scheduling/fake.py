@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from scheduling.backends.base import (
     AccountingUnavailable,
     BackendError,
-    BackendJob,
     BackendNode,
     ClusterListing,
     LogUpdate,

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from jobs.core.backend_job import BackendJob
+
 from ..base import (
     AccountingUnavailable,
     BackendError,
-    BackendJob,
     BackendNode,
     BackendTraits,
     ClusterListing,

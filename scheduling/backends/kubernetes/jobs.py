@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import Flag, State
 
-from ..base import BackendJob
 from .attempts import attempt_end, running_pods
 from .changes import ChangeReader
 from .ends import PodEnd, failure_order

@@ -22,6 +22,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import SHARD, shards_of_milli
 from jobs.core.lifecycle import ASLEEP_NODE_FLAGS, NodeFlag
 from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
@@ -30,7 +31,6 @@ from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
 from scheduling.backends.base import (
     Backend,
     BackendError,
-    BackendJob,
     OutcomeUnknown,
     PlacementRejected,
     RequestRejected,

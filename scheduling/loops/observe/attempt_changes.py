@@ -11,10 +11,10 @@ from jobs.actions import outcomes as outcome_actions
 from jobs.actions import stop
 from jobs.actions.journal import SYNC
 from jobs.core.attempt_end import AttemptEnd
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, ClusterMode
-from scheduling.backends.base import BackendJob
 from scheduling.core import observations
 from scheduling.core.observations import AttemptFacts
 from scheduling.core.outcomes import may_have_succeeded

@@ -20,17 +20,16 @@ from django.db.models import FilteredRelation, Q
 
 from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
-from jobs.actions.foreign_jobs import ForeignJob
 from jobs.actions.journal import SYNC
 from jobs.actions.one_row import skip_row_on_error
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
 from jobs.models import Attempt, Cluster, Event, Job
-from scheduling.backends.base import BackendJob, ClusterListing
+from scheduling.backends.base import ClusterListing
 from scheduling.core.observations import AttemptFacts, real_changes
 from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts
 
 MAX_NEW_JOBS = 500
-MAX_KEY_LENGTH = 32
 CHANGES = ("job.discovered", "job.started", "job.state_changed")
 MAX_REPORT_AGE = timedelta(seconds=90)  # of a cache of a Kubernetes cluster that is behind: more than any seen
 
@@ -39,7 +38,7 @@ def sync_foreign_jobs_once(
     cluster: Cluster, jobs: ClusterListing[BackendJob], now: datetime, *, most_new: int = MAX_NEW_JOBS
 ) -> int:
     """Import at most `most_new` foreign jobs, and follow the others. Return how many were new or changed."""
-    seen = {foreign_job_id(job): job for job in jobs}
+    seen = {job.foreign_id: job for job in jobs}
     known = {
         name: attempt
         for name, attempt in _known_attempts(cluster).items()
@@ -55,10 +54,6 @@ def sync_foreign_jobs_once(
             moved += _follow(job, attempts.get(job.pk), seen.get(name), now)
     new = {name: job for name, job in seen.items() if name not in known}
     return moved + _adopt_new_jobs(cluster, new, now, most_new)
-
-
-def foreign_job_id(job: BackendJob) -> str:
-    return f"{job.backend_id}@{int(job.submitted_at.timestamp()) if job.submitted_at else 0}"
 
 
 def _may_be_hidden(jobs: ClusterListing[BackendJob], name: str) -> bool:
@@ -105,9 +100,8 @@ def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> boo
             return False
         foreign_jobs.withdraw_foreign_job(job, "The cluster no longer knows the job.", now=now, author=SYNC)
         return True
-    values = foreign_job_values(seen)
-    if values.has_run and seen.state in LIVE_STATES | FINAL_STATES:
-        attempt = foreign_jobs.start_foreign_job(job, values, author=SYNC)
+    if seen.has_run and seen.state in LIVE_STATES | FINAL_STATES:
+        attempt = foreign_jobs.start_foreign_job(job, seen, author=SYNC)
         apply_observations(attempt, seen, True, now)
         return True
     if seen.state in FINAL_STATES:
@@ -127,44 +121,10 @@ def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime
     if not new:
         return 0
     with skip_row_on_error(f"new jobs of {cluster}"):
-        return foreign_jobs.import_foreign_jobs(
-            cluster, [foreign_job_values(seen[name]) for name in new], now=now, author=SYNC
-        )
+        return foreign_jobs.import_foreign_jobs(cluster, [seen[name] for name in new], now=now, author=SYNC)
     return 0
 
 
 def _import_order(job: BackendJob) -> tuple[float, str]:
     """Jobs are imported in the order of their submission, those without a time first."""
     return (job.submitted_at.timestamp() if job.submitted_at else 0.0, job.backend_id)
-
-
-def foreign_job_values(seen: BackendJob) -> ForeignJob:
-    nodes = max(len(seen.nodes), 1)
-    held = max((len(gpus) for gpus in seen.gpus.values()), default=0)
-    return ForeignJob(
-        id=foreign_job_id(seen),
-        backend_id=seen.backend_id,
-        name=seen.name,
-        user=seen.user,
-        account=seen.account,
-        state=seen.state,
-        reason=seen.reason,
-        submitted_at=seen.submitted_at,
-        started_at=seen.started_at,
-        ended_at=seen.ended_at,
-        nodes=seen.nodes,
-        gpus_per_node=held or seen.gpus_per_node,
-        cpus_per_node=max(-(-seen.cpus // nodes), 1),
-        memory_per_node_mb=seen.memory_per_node_mb,
-        time_limit=seen.time_limit,
-        exit_code=seen.exit_code,
-        signal=seen.signal,
-        log_path=seen.stdout,
-        key=_foreign_key(seen),
-    )
-
-
-def _foreign_key(seen: BackendJob) -> str:
-    """Return the key in the job's comment. Users can write such comments themselves, so too long keys are ignored."""
-    key = f"{seen.installation or 'unknown'}:{seen.key}" if seen.key else ""
-    return key if len(key) <= MAX_KEY_LENGTH else ""

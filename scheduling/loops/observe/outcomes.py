@@ -25,10 +25,11 @@ from jobs.actions import outcomes as outcome_actions
 from jobs.actions.journal import SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.attempt_end import AttemptEnd
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import State
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, Job
-from scheduling.backends.base import AccountingUnavailable, Backend, BackendError, BackendJob
+from scheduling.backends.base import AccountingUnavailable, Backend, BackendError
 from scheduling.clusters import circuit_breaker
 from scheduling.core.outcomes import (
     KnownEnd,

@@ -16,9 +16,9 @@ from datetime import datetime
 
 from jobs.actions import restore
 from jobs.actions.journal import SYNC
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, Job
-from scheduling.backends.base import BackendJob
 from scheduling.core import observations
 from scheduling.loops.observe.attempt_changes import apply_observations
 

@@ -27,6 +27,7 @@ from jobs.actions.job_verbs import has_unknown_outcome
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
+from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import whole_gpus
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import (
@@ -39,7 +40,7 @@ from jobs.models import (
     Installation,
     Node,
 )
-from scheduling.backends.base import Backend, BackendJob, BackendNode, ClusterListing
+from scheduling.backends.base import Backend, BackendNode, ClusterListing
 from scheduling.core import observations
 from scheduling.core.gpu_indices import HeldGpus, index_corrections
 from scheduling.loops.observe.attempt_changes import (

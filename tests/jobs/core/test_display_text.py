@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from jobs.actions import foreign_jobs
-from jobs.actions.foreign_jobs import ForeignJob
 from jobs.actions.journal import SYNC
+from jobs.core.backend_job import BackendJob
 from jobs.core.display_text import safe_display_text, single_line, strip_control_characters
 from jobs.core.lifecycle import State
 from jobs.core.masking import MASK
@@ -101,16 +101,13 @@ def test_entered_reason_is_stored_without_control_characters(job):
 
 
 def test_foreign_job_is_stored_with_a_clean_name(db):
-    nothing = dict.fromkeys(("started_at", "ended_at", "submitted_at", "time_limit", "exit_code", "signal"))
-    sizes = dict.fromkeys(("gpus_per_node", "cpus_per_node", "memory_per_node_mb"), 0)
-    words = {"id": "7@1", "backend_id": "7", "account": "", "reason": "", "log_path": ""}
-    stranger = ForeignJob(
-        name=f"{ESC}[2Jsweep{OVERRIDE}", user=f"eve{ESC}[1m", state=State.PENDING, nodes=(), **words, **sizes, **nothing
+    stranger = BackendJob(
+        backend_id="7", key="", name=f"{ESC}[2Jsweep{OVERRIDE}", user=f"eve{ESC}[1m", state=State.PENDING
     )
 
     foreign_jobs.import_foreign_jobs(make.cluster(), [stranger], now=make.NOON, author=SYNC)
 
-    row = Job.objects.get(foreign_id="7@1")
+    row = Job.objects.get(foreign_id="7@0")
     assert (row.name, row.foreign_user) == ("sweep�", "eve")
 
 

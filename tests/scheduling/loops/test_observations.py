@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import Flag, State
-from scheduling.backends.base import BackendJob
 from scheduling.core.observations import (
     MAX_START_DELAY,
     AttemptFacts,

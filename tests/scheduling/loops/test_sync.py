@@ -294,7 +294,7 @@ def test_job_with_an_unknown_key_is_not_cancelled(cluster, slurm):
 
 
 def make_seen(key):
-    from scheduling.backends.base import BackendJob
+    from jobs.core.backend_job import BackendJob
 
     return BackendJob(backend_id="7", key=key, name="x", user="y", state=State.RUNNING)
 
