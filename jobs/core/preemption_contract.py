@@ -75,6 +75,12 @@ class PreemptionContract:
     at_checkpoint: bool = False
     per_day: int | None = None
 
+    @classmethod
+    def of(cls, job: Any) -> PreemptionContract:
+        """That of a job, its row or its spec, which have `CONTRACT_FIELDS`."""
+        exempt_time, at_checkpoint, per_day = (getattr(job, name) for name in CONTRACT_FIELDS)
+        return cls(exempt_time=exempt_time, at_checkpoint=at_checkpoint, per_day=per_day)
+
     @property
     def is_default(self) -> bool:
         return not (self.exempt_time or self.at_checkpoint or self.per_day is not None)

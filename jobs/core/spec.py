@@ -140,11 +140,7 @@ class JobSpec:
 
     @property
     def preemption_contract(self) -> PreemptionContract:
-        return PreemptionContract(
-            exempt_time=self.preempt_exempt_time,
-            at_checkpoint=self.preempt_at_checkpoint,
-            per_day=self.preemptions_per_day,
-        )
+        return PreemptionContract.of(self)
 
 
 def parse(request: Mapping[str, Any], shape: ClusterShape) -> JobSpec:

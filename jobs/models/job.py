@@ -420,11 +420,7 @@ class Job(models.Model):
 
     @property
     def preemption_contract(self) -> PreemptionContract:
-        return PreemptionContract(
-            exempt_time=self.preempt_exempt_time,
-            at_checkpoint=self.preempt_at_checkpoint,
-            per_day=self.preemptions_per_day,
-        )
+        return PreemptionContract.of(self)
 
     @property
     def deadline(self) -> JobDeadline | None:

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 from django.db.models import (
     Case,
@@ -77,47 +78,7 @@ class NodeUsage:
     shares: dict[int, int] = field(default_factory=dict)  # job id -> the GPU of which it has a share, or its MIG slice
 
 
-class LiveJob(NamedTuple):
-    """The columns of a job that holds nodes and of its live attempt, in the order of `LIVE_COLUMNS`. There may be ten
-    thousand, so they are read once per snapshot, as plain values. Without a live attempt, its columns are None.
-    """
-
-    id: int
-    name: str
-    title: str
-    user: int
-    team: int
-    kind: str
-    predicted_s: float | None
-    trees_predicted_s: float | None
-    nodes: int
-    gpus_per_node: int
-    gpu_milli: int
-    mig_profile: str
-    cpus: int
-    memory_mb: int
-    priority: int
-    preemptible: bool
-    deadline_at: datetime | None
-    started_at: datetime | None
-    time_limit: timedelta | None
-    array: str
-    exempt_time: timedelta
-    at_checkpoint: bool
-    per_day: int | None
-    attempt: int | None
-    seen_running_at: datetime | None
-    saved_at: datetime | None
-    asked_at: datetime | None
-    stop_state: str | None
-    slowdown: float | None
-    missing_since: datetime | None
-
-    @property
-    def contract(self) -> PreemptionContract:
-        return PreemptionContract(exempt_time=self.exempt_time, at_checkpoint=self.at_checkpoint, per_day=self.per_day)
-
-
+# Of a job that holds nodes, and of its live attempt, or None without one
 LIVE_COLUMNS = (
     *("pk", "public_id", "name", "user_id", "team_id", "kind"),
     *("predicted_s", "trees_predicted_s"),
@@ -219,22 +180,20 @@ def snapshot_version(cluster: Cluster) -> str:
 def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
     """Return the jobs that ended recently, the newest last. Run times are those on the first GPU model of a request."""
     rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST_JOBS_WINDOW, **only)
-    rows = rows.order_by("-ended_at")
-    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit", "kind")
     predicted = Coalesce("trees_predicted_s", "predicted_s", Value(UNKNOWN_S))
+    rows = rows.order_by("-ended_at").annotate(predicted=predicted, slowdown=_last_slowdown())
+    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit", "kind")
     return [
         PastJob(
-            user=str(user),
-            title=name,
-            gpus=nodes * gpus,
-            ran_s=max(0.0, (ended - started).total_seconds()) / (slowdown or 1.0),
-            limit_s=limit.total_seconds() if limit else math.inf,
-            kind=kind,
-            predicted_s=predicted_s,
+            user=str(row.user_id),
+            title=row.name,
+            gpus=row.nodes * row.gpus_per_node,
+            ran_s=max(0.0, (row.ended_at - row.started_at).total_seconds()) / (row.slowdown or 1.0),
+            limit_s=row.time_limit.total_seconds() if row.time_limit else math.inf,
+            kind=row.kind,
+            predicted_s=row.predicted,
         )
-        for user, name, nodes, gpus, started, ended, limit, kind, predicted_s, slowdown in reversed(
-            rows.values_list(*columns, predicted, _last_slowdown())[:MAX_PAST_JOBS]
-        )
+        for row in reversed(rows.values_list(*columns, "predicted", "slowdown", named=True)[:MAX_PAST_JOBS])
     ]
 
 
@@ -245,12 +204,13 @@ def _last_slowdown() -> Case:
     return Case(found, default=Value(1.0), output_field=FloatField())
 
 
-def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], list[LiveJob]]:
-    """Return the usage by node id, and the jobs that hold nodes. CPUs and memory count once per node, not per GPU."""
+def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], list[Any]]:
+    """Return the usage by node id, and rows of the jobs that hold nodes. CPUs and memory count once per node, not per
+    GPU."""
     held: dict[int, NodeUsage] = defaultdict(NodeUsage)
     holders = list(Allocation.objects.live().filter(node__cluster=cluster).gpus_by_attempt_and_node())
     live = _live_jobs(cluster)
-    jobs = {job.attempt: job for job in live}
+    jobs = {job.live__pk: job for job in live}
     for attempt_id, node_id, indices, milli in holders:
         gpus = [gpu for gpu in indices if gpu is not None]
         on = held[node_id]
@@ -260,18 +220,19 @@ def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], list[LiveJ
         if (job := jobs.get(attempt_id)) is None:
             continue  # the attempt ended between the two queries; the next turn sees its GPUs as free
         has_share = milli < WHOLE_GPU or bool(job.mig_profile and gpus)
-        on.jobs[job.id] = 0 if has_share else len(gpus)
+        on.jobs[job.pk] = 0 if has_share else len(gpus)
         if has_share:
-            on.shares[job.id] = gpus[0]
-        on.cpus += job.cpus
-        on.memory_mb += job.memory_mb
+            on.shares[job.pk] = gpus[0]
+        on.cpus += job.cpus_per_node
+        on.memory_mb += job.memory_per_node_mb
     return held, live
 
 
-def _live_jobs(cluster: Cluster) -> list[LiveJob]:
+def _live_jobs(cluster: Cluster) -> list[Any]:
+    """Return rows of `LIVE_COLUMNS`. There may be ten thousand, so they are read once per snapshot, as plain values."""
     attempt = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).alias(live=attempt).order_by()
-    return list(map(LiveJob._make, rows.values_list(*LIVE_COLUMNS)))
+    return list(rows.values_list(*LIVE_COLUMNS, named=True))
 
 
 def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
@@ -388,26 +349,17 @@ NEED_COLUMNS = {
     "nic_type": "nic_type",
     "required_node": "node",
 }
-REQUEST_COLUMNS = (
-    "priority",
-    "preemptible",
-    "time_limit",
-    "hold",
-    "reason",
-    "why",
-    "power_budgets",
-    "begin_at",
-    "deadline_at",
-    "array_id",
-    "array_limit",
+NEED_OF = attrgetter(*NEED_COLUMNS)
+WAITING_COLUMNS = (
+    *("pk", "public_id", "name", "user_id", "team_id", "kind", *NEED_COLUMNS),
+    *("priority", "preemptible", "time_limit", "hold", "reason", "why", "power_budgets", "begin_at", "deadline_at"),
+    *("array_id", "array_limit", "predicted_s", "trees_predicted_s", "submitted_epoch"),
 )
 # Django parses times in Python but numbers in C, which matters for ten thousand rows
 SUBMITTED_EPOCH = Func(
     "submitted_at", template="EXTRACT(EPOCH FROM %(expressions)s)::float8", output_field=FloatField()
 )
 KIND_BY_VALUE = {kind.value: kind for kind in JobKind}
-PREDICTION_COLUMNS = ("predicted_s", "trees_predicted_s")
-IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
 def _has_several_models(need: ResourceRequest) -> bool:
@@ -421,46 +373,42 @@ def _waiting(
     needs: dict[tuple[Any, ...], ResourceRequest],
 ) -> Iterable[WaitingJob]:
     """Yield the waiting jobs, add their predicted run times to `predictions` and their requests to `needs`. They are
-    read as plain tuples: with ten thousand jobs, creating model objects took most of a turn."""
+    read as plain rows: with ten thousand jobs, creating model objects took most of a turn."""
     rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
+    rows = rows.annotate(submitted_epoch=SUBMITTED_EPOCH)
     unmet = unmet_dependencies(cluster)
-    for submitted, predicted, by_trees, pk, name, title, user, team, kind, *columns in rows.values_list(
-        SUBMITTED_EPOCH, *PREDICTION_COLUMNS, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
-    ):
-        if predicted is not None:
-            predictions.add(pk, predicted, by_trees)
-        requested = tuple(columns[: len(NEED_COLUMNS)])
-        need = needs.get(requested) or needs.setdefault(requested, resource_need(requested))
-        priority, preemptible, time_limit, hold, reason, why, budgets, begin_at, deadline_at, array, array_limit = (
-            columns[len(NEED_COLUMNS) :]
-        )
+    for row in rows.values_list(*WAITING_COLUMNS, named=True):
+        if row.predicted_s is not None:
+            predictions.add(row.pk, row.predicted_s, row.trees_predicted_s)
+        requested = NEED_OF(row)
+        need = needs.get(requested) or needs.setdefault(requested, resource_need(row))
         yield WaitingJob(
-            id=pk,
-            name=name,
-            team=teams[team],
-            kind=KIND_BY_VALUE[kind],
+            id=row.pk,
+            name=row.public_id,
+            team=teams[row.team_id],
+            kind=KIND_BY_VALUE[row.kind],
             need=need,
-            priority=priority,
-            submitted_at=datetime.fromtimestamp(submitted, UTC),
-            preemptible=preemptible,
-            time_limit=time_limit,
-            hold=hold,
-            reason=reason,
-            why=why,
-            power_budgets=tuple(budgets),
-            begin_at=begin_at,
-            deadline_at=deadline_at,
-            waits_for=unmet.get(pk, ()),
-            array=array,
-            array_limit=array_limit,
-            user=str(user),
-            title=title,
+            priority=row.priority,
+            submitted_at=datetime.fromtimestamp(row.submitted_epoch, UTC),
+            preemptible=row.preemptible,
+            time_limit=row.time_limit,
+            hold=row.hold,
+            reason=row.reason,
+            why=row.why,
+            power_budgets=tuple(row.power_budgets),
+            begin_at=row.begin_at,
+            deadline_at=row.deadline_at,
+            waits_for=unmet.get(row.pk, ()),
+            array=row.array_id,
+            array_limit=row.array_limit,
+            user=str(row.user_id),
+            title=row.name,
         )
 
 
-def resource_need(columns: Iterable[Any]) -> ResourceRequest:
-    """Return the request with these values of `NEED_COLUMNS`."""
-    return ResourceRequest(**dict(zip(NEED_COLUMNS.values(), columns, strict=True)))
+def resource_need(job: object) -> ResourceRequest:
+    """Return the request of a row or a `JobSpec`, which have `NEED_COLUMNS`."""
+    return ResourceRequest(**dict(zip(NEED_COLUMNS.values(), NEED_OF(job), strict=True)))
 
 
 def _preemption_times(cluster: Cluster, now: datetime) -> dict[int, tuple[datetime, ...]]:
@@ -478,7 +426,7 @@ def _running(
     teams: Mapping[int, str],
     places: Mapping[int, Mapping[int, int]],
     shared_gpus: Mapping[int, int],
-    live: Sequence[LiveJob],
+    live: Sequence[Any],
     now: datetime,
     predictions: StoredPredictions,
 ) -> Iterable[RunningJob]:
@@ -488,45 +436,45 @@ def _running(
     commands = ClusterCommand.objects.hanging().filter(cluster=cluster).order_by()
     hanging = set(commands.values_list("attempt", flat=True))
     # Few jobs have a daily maximum
-    preempted_at = _preemption_times(cluster, now) if any(job.per_day is not None for job in live) else {}
+    preempted_at = _preemption_times(cluster, now) if any(job.preemptions_per_day is not None for job in live) else {}
     for job in live:
         if job.predicted_s is not None:
-            predictions.add(job.id, job.predicted_s, job.trees_predicted_s)
-        hangs = job.attempt in hanging
-        standing, asked_at = ANY_TIME, job.asked_at
+            predictions.add(job.pk, job.predicted_s, job.trees_predicted_s)
+        hangs = job.live__pk in hanging
+        standing, asked_at = ANY_TIME, job.live__checkpoint_asked_at
         if job.preemptible or asked_at:  # others need no facts
             facts = PreemptionFacts(
-                started_at=job.seen_running_at,
-                saved_at=job.saved_at,
+                started_at=job.live__seen_running_at,
+                saved_at=job.live__saved_at,
                 asked_at=asked_at,
-                preempted_at=preempted_at.get(job.id, ()),
+                preempted_at=preempted_at.get(job.pk, ()),
             )
-            standing = job.contract.standing(facts, now) if job.preemptible else standing
+            standing = PreemptionContract.of(job).standing(facts, now) if job.preemptible else standing
             asked_at = asked_at if facts.has_open_request else None
         yield RunningJob(
-            id=job.id,
-            name=job.name,
-            team=teams[job.team],
+            id=job.pk,
+            name=job.public_id,
+            team=teams[job.team_id],
             kind=KIND_BY_VALUE[job.kind],
             gpus=job.nodes * job.gpus_per_node,
             priority=job.priority,
-            preemptible=job.preemptible and not hangs and job.missing_since is None,
+            preemptible=job.preemptible and not hangs and job.live__missing_since is None,
             deadline_at=job.deadline_at,
             started_at=job.started_at,
             time_limit=job.time_limit,
-            array=job.array,
-            places=places.get(job.id, {}),
-            gpu_milli=job.gpu_milli if job.id in shared_gpus else 0,
-            shared_gpu=shared_gpus.get(job.id, 0),
-            cpus=job.cpus,
-            memory_mb=job.memory_mb,
-            saved_at=job.saved_at,
-            stopping=bool(job.stop_state and not hangs),
+            array=job.array_id,
+            places=places.get(job.pk, {}),
+            gpu_milli=job.gpu_milli if job.pk in shared_gpus else 0,
+            shared_gpu=shared_gpus.get(job.pk, 0),
+            cpus=job.cpus_per_node,
+            memory_mb=job.memory_per_node_mb,
+            saved_at=job.live__saved_at,
+            stopping=bool(job.live__stop_state and not hangs),
             standing=standing,
             asked_at=asked_at,
-            user=str(job.user),
-            title=job.title,
-            slowdown=job.slowdown or 1.0,
+            user=str(job.user_id),
+            title=job.name,
+            slowdown=job.live__slowdown or 1.0,
         )
 
 

@@ -212,7 +212,7 @@ def _waiting_job(spec: JobSpec, team: Team, user_id: int, now: datetime) -> Wait
         name="this job",
         team=team.name,
         kind=spec.kind,
-        need=snapshot.resource_need(getattr(spec, column) for column in snapshot.NEED_COLUMNS),
+        need=snapshot.resource_need(spec),
         priority=spec.priority,
         submitted_at=now,
         preemptible=spec.preemptible,
