@@ -16,70 +16,17 @@ from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, ClusterMode
 from scheduling.core import observations
-from scheduling.core.observations import AttemptFacts
+from scheduling.core.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts
 from scheduling.core.outcomes import may_have_succeeded
 from scheduling.loops.observe.attempt_records import read_attempt_files
-
-# The arguments of `facts`, in its order
-ATTEMPT_FACT_COLUMNS = (
-    "backend_id",
-    "confirmed_at",
-    "state",
-    "missing_since",
-    "promised_at",
-    "stop_state",
-    "number",
-    "accepted_at",
-)
-
-
-def facts(
-    backend_id: str,
-    confirmed_at: datetime | None,
-    state: str,
-    missing_since: datetime | None,
-    promised_at: datetime,
-    stop_state: str,
-    number: int,
-    accepted_at: datetime | None,
-    *,
-    sent: bool,
-    has_record: bool,
-) -> AttemptFacts:
-    return AttemptFacts(
-        backend_id=backend_id,
-        confirmed=confirmed_at is not None,
-        suspended=state == State.SUSPENDED,
-        sent=sent,
-        missing_since=missing_since,
-        promised_at=promised_at,
-        stopping=bool(stop_state),
-        number=number,
-        accepted_at=accepted_at,
-        has_record=has_record,
-    )
-
-
-def runs_as_known(
-    seen: BackendJob,
-    backend_id: str,
-    confirmed_at: datetime | None,
-    state: str,
-    missing_since: datetime | None,
-    *_: object,
-) -> bool:
-    """Whether the job runs as the attempt says, so that nothing has changed. A short form of `observed_changes` for
-    nearly all of thousands of attempts. Its arguments are those of `facts`.
-    """
-    is_same = seen.backend_id == backend_id and missing_since is None and confirmed_at is not None
-    return is_same and seen.state == State.RUNNING and state != State.SUSPENDED
 
 
 def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, now: datetime) -> bool:
     """Apply the changes that the cluster shows. Return whether the attempt's state changed."""
     # Foreign jobs have no attempt record
     has_record = bool(attempt.log_path) and not attempt.job.is_foreign
-    known = facts(*(getattr(attempt, column) for column in ATTEMPT_FACT_COLUMNS), sent=sent, has_record=has_record)
+    columns = (getattr(attempt, column) for column in ATTEMPT_FACT_COLUMNS)
+    known = AttemptFacts(*columns)._replace(sent=sent, has_record=has_record)
     moved = False
     for news in observations.observed_changes(known, seen, now):
         match news:

@@ -26,8 +26,8 @@ from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
 from jobs.models import Attempt, Cluster, Event, Job
 from scheduling.backends.base import ClusterListing
-from scheduling.core.observations import AttemptFacts, real_changes
-from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts
+from scheduling.core.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts, real_changes
+from scheduling.loops.observe.attempt_changes import apply_observations
 
 MAX_NEW_JOBS = 500
 CHANGES = ("job.discovered", "job.started", "job.state_changed")
@@ -68,7 +68,7 @@ def _known_attempts(cluster: Cluster) -> dict[str, AttemptFacts | None]:
     rows = unfinished.order_by("id").values_list(
         "foreign_id", "live", *(f"live__{column}" for column in ATTEMPT_FACT_COLUMNS)
     )
-    return {name: facts(*known, sent=True, has_record=False) if attempt else None for name, attempt, *known in rows}
+    return {name: AttemptFacts(*known) if attempt else None for name, attempt, *known in rows}
 
 
 def _has_changed(attempt: AttemptFacts | None, seen: BackendJob | None, now: datetime) -> bool:

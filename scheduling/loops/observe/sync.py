@@ -18,7 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import Q
 
@@ -43,13 +43,7 @@ from jobs.models import (
 from scheduling.backends.base import Backend, BackendNode, ClusterListing
 from scheduling.core import observations
 from scheduling.core.gpu_indices import HeldGpus, index_corrections
-from scheduling.loops.observe.attempt_changes import (
-    ATTEMPT_FACT_COLUMNS,
-    apply_observations,
-    facts,
-    runs_as_known,
-    settle_reappeared,
-)
+from scheduling.loops.observe.attempt_changes import apply_observations, settle_reappeared
 from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
 from scheduling.loops.observe.node_test_keys import is_node_test
 from scheduling.loops.observe.nodes import sync_nodes
@@ -99,9 +93,8 @@ def _with_labeled_gpus(cluster: Cluster, jobs: ClusterListing[BackendJob]) -> Cl
 
 class SyncedAttempt(NamedTuple):
     pk: int
-    has_record: bool
     has_gpus: bool  # its allocations name GPUs, or it needs none
-    known: tuple[Any, ...]  # the columns `ATTEMPT_FACT_COLUMNS`
+    facts: observations.AttemptFacts
 
 
 def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
@@ -110,11 +103,12 @@ def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
     requests_gpus = Q(job__gpus_per_node__gt=0) | Q(job__gpu_milli__gt=0)
     # Adopted ones, and those restored before they ran
     may_lack_gpus = requests_gpus & (Q(nodelist="") | ~Q(job__foreign_key=""))
-    columns = ("key", "pk", ~Q(log_path=""), may_lack_gpus, *ATTEMPT_FACT_COLUMNS)
+    columns = ("key", "pk", ~Q(log_path=""), may_lack_gpus, *observations.ATTEMPT_FACT_COLUMNS)
     rows = list(ours.values_list(*columns))
     lacking = _attempts_without_gpus([pk for _, pk, _, may_lack, *_ in rows if may_lack])
     return {
-        key: SyncedAttempt(pk, has_record, pk not in lacking, tuple(known)) for key, pk, has_record, _, *known in rows
+        key: SyncedAttempt(pk, pk not in lacking, observations.AttemptFacts(*known)._replace(has_record=has_record))
+        for key, pk, has_record, _, *known in rows
     }
 
 
@@ -225,14 +219,13 @@ def _attempt_news(
     """Return what the listing says about live attempts, by key, where it differs from the database."""
     news: dict[str, AttemptNews] = {}
     for key, attempt in live.items():
-        seen, backend_id = by_name.get(key, []), attempt.known[0]
-        if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
+        seen, facts = by_name.get(key, []), attempt.facts
+        if jobs.hides_job(facts.backend_id, key) and all(job.backend_id != facts.backend_id for job in seen):
             continue
-        picked, duplicates = observations.pick_job(seen, backend_id)
-        if picked and not duplicates and runs_as_known(picked, *attempt.known):
+        picked, duplicates = observations.pick_job(seen, facts.backend_id)
+        if picked and not duplicates and facts.runs_as_known(picked):
             continue  # nearly all
-        facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
-        changes = observations.real_changes(facts_now, picked, now)
+        changes = observations.real_changes(facts._replace(sent=attempt.pk in sent), picked, now)
         if changes or duplicates:
             news[key] = AttemptNews(attempt.pk, picked, duplicates, changes)
     return news

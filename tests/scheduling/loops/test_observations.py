@@ -22,16 +22,19 @@ from scheduling.core.observations import (
     pick_job,
     topology,
 )
-from scheduling.loops.observe import attempt_changes
-from scheduling.loops.observe.attempt_changes import runs_as_known
 from tests.make import NOON
 
 AGO = NOON - timedelta(minutes=1)
 
 
-def facts(**fields):
-    defaults = {"backend_id": "7", "confirmed": True, "suspended": False, "sent": True, "missing_since": None}
-    return AttemptFacts(**{**defaults, "promised_at": AGO, "stopping": False, "number": 1, **fields})
+def facts(*, confirmed=True, suspended=False, stopping=False, **fields):
+    columns = {
+        "backend_id": "7",
+        "confirmed_at": AGO if confirmed else None,
+        "state": State.SUSPENDED if suspended else State.RUNNING,
+        "stop_state": State.CANCELLED if stopping else "",
+    }
+    return AttemptFacts(**{**columns, "missing_since": None, "promised_at": AGO, "number": 1, **fields})
 
 
 def waiting(**fields):
@@ -115,15 +118,16 @@ def test_observed_state_gives_these_changes(known, look, news):
 def test_attempt_that_runs_as_known_has_no_changes(
     backend_id, confirmed_at, attempt_state, missing_since, stop_state, has_record, look
 ):
-    known = (backend_id, confirmed_at, attempt_state, missing_since, AGO, stop_state, 1, None)
+    columns = (backend_id, confirmed_at, attempt_state, missing_since, AGO, stop_state, 1)
+    known = AttemptFacts(*columns, has_record=has_record)
 
-    if runs_as_known(look, *known):
-        assert observed_changes(attempt_changes.facts(*known, sent=True, has_record=has_record), look, NOON) == []
+    if known.runs_as_known(look):
+        assert observed_changes(known, look, NOON) == []
 
 
 def test_running_attempt_runs_as_known():
-    assert runs_as_known(seen(), "7", AGO, State.RUNNING, None)
-    assert not runs_as_known(seen(State.FAILED), "7", AGO, State.RUNNING, None)
+    assert facts().runs_as_known(seen())
+    assert not facts().runs_as_known(seen(State.FAILED))
 
 
 def test_of_two_jobs_with_one_key_the_recorded_one_counts():
