@@ -15,6 +15,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs.core.cluster_kinds import ClusterKind, cluster_kind, schemes_text
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
 from jobs.core.gpu_shares import SHARD, WHOLE_GPU, profile_milli, slice_devices, whole_gpus
@@ -39,7 +40,6 @@ from jobs.logs.log_source import LogSource
 from jobs.models.people import SLUG
 
 SILENT_AFTER = timedelta(seconds=30)  # turns run every second, so 30 s without a response is not a short delay
-KUBERNETES_SCHEME = "kubernetes://"  # of addresses of Kubernetes clusters
 SIMULATED_SUFFIX = "-simulated"  # of the version that a simulated cluster reports
 
 
@@ -60,9 +60,7 @@ def validate_cluster_address(text: str) -> None:
     scheme, separator, place = text.partition("://")
     is_valid = _is_web_address(text) if scheme in ("http", "https") else bool(separator and place)
     if not is_valid or (scheme == "unix" and not place.startswith("/")):
-        raise ValidationError(
-            "address must begin with http://, https://, unix:/// or kubernetes://, for example http://host:6820."
-        )
+        raise ValidationError(f"address must begin with {schemes_text()}, for example http://host:6820.")
 
 
 def validate_metrics_address(text: str) -> None:
@@ -455,7 +453,7 @@ class Cluster(models.Model):
     @property
     def shares_one_user(self) -> bool:
         """Return whether all jobs run as the same user, so that users are not isolated from each other."""
-        return self.submit_as == SubmitIdentity.SERVICE and not self.is_kubernetes
+        return self.submit_as == SubmitIdentity.SERVICE and not self.kind.isolates_jobs
 
     @property
     def is_simulated(self) -> bool:
@@ -465,7 +463,7 @@ class Cluster(models.Model):
     @property
     def copies_logs(self) -> bool:
         """Return whether Acme copies the output of jobs, because the cluster does not write it to files."""
-        return self.is_kubernetes
+        return not self.kind.writes_logs
 
     @property
     def log_directory(self) -> str:
@@ -505,19 +503,19 @@ class Cluster(models.Model):
         )
 
     @property
-    def is_kubernetes(self) -> bool:
-        return self.address.startswith(KUBERNETES_SCHEME)
+    def kind(self) -> ClusterKind:
+        return cluster_kind(self.address)
 
     @property
     def lets_nodes_sleep(self) -> bool:
         """Return whether Acme may let nodes sleep at all."""
-        has_means = bool(self.sleep_webhook) or not self.is_kubernetes
+        has_means = bool(self.sleep_webhook) or self.kind.powers_nodes
         return self.sleep_mode != SleepMode.OFF and self.mode == ClusterMode.DRIVE and has_means
 
     @property
     def sends_power_commands(self) -> bool:
         """Return whether the cluster itself gets a command for a sleep. On Slurm, a webhook replaces it."""
-        return self.is_kubernetes or not self.sleep_webhook
+        return not self.kind.powers_nodes or not self.sleep_webhook
 
     def clean(self) -> None:
         limits = self.min_exempt_minutes, self.max_exempt_minutes

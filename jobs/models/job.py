@@ -15,6 +15,7 @@ from django.db.models.functions import Cast, Coalesce, Greatest, Now
 
 from jobs.core import lifecycle
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.cluster_kinds import COPIED_LOGS_SCHEMES
 from jobs.core.deadlines import DeadlineAction, DeadlineForecast, JobDeadline
 from jobs.core.gpu_shares import WHOLE_GPU, charged_milli, gpu_number
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
@@ -22,7 +23,7 @@ from jobs.core.preemption_contract import PreemptionContract, PreemptionFacts, c
 from jobs.core.public_id import MAX_BACKEND_ID_LENGTH
 from jobs.core.request_fields import MAX_IMAGE_LENGTH, MAX_WCKEY_LENGTH
 from jobs.logs.log_source import LogSource
-from jobs.models.cluster import KUBERNETES_SCHEME, Cluster, Node
+from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Team, TeamRole
 
 JOB_STATE_CHOICES = [(state.value, state.value) for state in JOB_STATES]
@@ -512,7 +513,8 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 
     def with_log(self) -> Self:
         """Return attempts whose log can be read."""
-        has_none = models.Q(job__cluster__log_root="") & ~models.Q(job__cluster__address__startswith=KUBERNETES_SCHEME)
+        schemes = (("job__cluster__address__startswith", scheme) for scheme in COPIED_LOGS_SCHEMES)
+        has_none = models.Q(job__cluster__log_root="") & ~models.Q(*schemes, _connector=models.Q.OR)
         return self.exclude(log_path="").exclude(has_none)
 
     def with_pending_log(self) -> Self:

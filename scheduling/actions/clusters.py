@@ -16,13 +16,14 @@ from acmeweb.common import live, outbound_http
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
+from jobs.core.cluster_kinds import cluster_kind, has_kind
 from jobs.core.container_offers import container_offers, image_pattern_error
 from jobs.models import Cluster, SleepMode
 from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, SubmitIdentity, token_paths
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.backends.kubernetes.ownership import parse_owner_mapping
 from scheduling.backends.kubernetes.pod_template import parse_pod_template
-from scheduling.backends.opening import check_address, cluster_kind, has_backend
+from scheduling.backends.opening import check_address
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 
@@ -99,7 +100,7 @@ def validate_connection(columns: Mapping[str, Any]) -> None:
         row.clean()
     except ValidationError as error:
         raise InvalidClusterFields(error.message_dict) from None
-    if has_backend(row.address):
+    if has_kind(row.address):
         _validate_kind(row)
     refuse_token_for_other_address(row.address, token_paths(columns))
 
@@ -144,8 +145,8 @@ def _validate_sleep(row: Cluster) -> None:
             outbound_http.check_url(row.sleep_webhook, settings.ACME_WEBHOOK_NETWORKS)
         except outbound_http.ForbiddenUrl as error:
             raise InvalidClusterFields({"sleep_webhook": [f"The URL {error}."]}) from None
-    elif row.is_kubernetes and row.sleep_mode != SleepMode.OFF:
-        raise InvalidClusterFields({"sleep_webhook": ["Required on Kubernetes for nodes that sleep."]})
+    elif not row.kind.powers_nodes and row.sleep_mode != SleepMode.OFF:
+        raise InvalidClusterFields({"sleep_webhook": [f"Required on {row.kind.name} for nodes that sleep."]})
 
 
 def _validate_kind(row: Cluster) -> None:

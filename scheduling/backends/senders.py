@@ -33,6 +33,9 @@ class SlurmIdentity:
         return {name: value for name, value in headers.items() if value}
 
 
+NO_IDENTITY = SlurmIdentity(user="", token="")
+
+
 class IdentityProvider(Protocol):
     def of(self, user: str) -> SlurmIdentity:
         """The identity of an Acme user. Raises RequestRejected, with what to do, if their jobs cannot be submitted."""

@@ -19,6 +19,7 @@ import httpx
 
 from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline, ResponseTooLarge
 from jobs.core.backend_job import BackendJob
+from jobs.core.cluster_kinds import SLURM
 from jobs.core.lifecycle import NodeFlag
 
 from . import dialect
@@ -42,7 +43,7 @@ from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
 from .freshness import FreshnessChecker, StaleListing
 from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
-from .senders import IdentityProvider, SlurmIdentity
+from .senders import NO_IDENTITY, IdentityProvider, SlurmIdentity
 from .slurm_advice import connection_advice
 from .slurm_log import state_in_log
 
@@ -60,8 +61,8 @@ AUTH_AND_RATE_STATUSES = frozenset({401, 403, 407, 429})
 
 SLURM_TRAITS = BackendTraits(
     supports_images=False,
-    writes_logs=True,
-    powers_nodes=True,
+    writes_logs=SLURM.writes_logs,
+    powers_nodes=SLURM.powers_nodes,
     rank_launcher=RANK_LAUNCHER,
     state_in_log=state_in_log,
     connection_advice=connection_advice,
@@ -80,8 +81,7 @@ class SlurmBackend:
         self,
         address: str,
         *,
-        user: str = "",
-        token: str = "",
+        identity: SlurmIdentity = NO_IDENTITY,
         timeout_s: float = 10.0,
         api: str = "",
         monotonic: Callable[[], float] = time.monotonic,
@@ -98,7 +98,7 @@ class SlurmBackend:
         self._senders, self._confirmed_users = senders, set[str]()
         self._freshness = FreshnessChecker(monotonic)
         self._no_accounting_until = monotonic()
-        headers = SlurmIdentity(user=user, token=token).headers if token else {}
+        headers = identity.headers if identity.token else {}
         self._client = HttpClient(address, headers, largest=largest)
 
     def ping(self) -> PingReply:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from acmeweb.common import http_client
 from acmeweb.common.http_client import Resolve
 from acmeweb.common.special_addresses import is_metadata_service
+from jobs.core.cluster_kinds import ClusterKind, cluster_kind
 from jobs.logs import log_files, storage
 from jobs.logs.allowed_paths import (
     AllowedPaths,
@@ -29,10 +30,10 @@ from jobs.logs.allowed_paths import (
     read_program_token,
 )
 from jobs.logs.storage import StorageUnresponsive
-from jobs.models.cluster import KUBERNETES_SCHEME, SubmitIdentity
+from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
 from scheduling.backends.kubernetes.connection.access import ReadFile
-from scheduling.backends.opening import SLURM, ClusterKind, check_address, cluster_kind, has_backend, open_backend
+from scheduling.backends.opening import check_address, open_backend, server_address
 from scheduling.backends.senders import UserTokenIdentities, token_expiry, token_user
 from scheduling.backends.telemetry import ExporterPage, read_exporter
 
@@ -95,7 +96,7 @@ def run_test_steps(
 ) -> list[ConnectionTestStep]:
     """Run all steps. Each waits at most `timeout_s` for a response."""
     allowed = allowed or load_allowed_paths()
-    kind = cluster_kind(settings.address) if has_backend(settings.address) else SLURM
+    kind = cluster_kind(settings.address)
     steps = [_run_step("Address", lambda: _check_address(settings, kind, allowed, resolve, timeout_s))]
     if "token_file" not in kind.unused_settings:
         steps.append(_run_step("Token", lambda: _check_token_expiry(_read_token(settings, allowed), now)))
@@ -156,7 +157,7 @@ def _check_address(
 ) -> tuple[bool, str]:
     try:
         check_address(settings.address)
-        server = kind.server_address(settings.address, _secret_reader(settings, allowed))
+        server = server_address(settings.address, _secret_reader(settings, allowed))
     except ValueError as error:
         raise ConnectionTestFailure(f"The {error}", kind.bad_address_advice) from None
     except ClusterUnreachable as error:
@@ -421,7 +422,7 @@ def _resolve_url(url: str, resolve: Resolve) -> Sequence[str]:
 
 
 def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | None, str]:
-    path, copies_logs = settings.log_root, settings.address.startswith(KUBERNETES_SCHEME)
+    path, copies_logs = settings.log_root, not cluster_kind(settings.address).writes_logs
     if not path and copies_logs:
         return None, "Not configured. Acme copies the output of its jobs to its own directory."
     if not path:

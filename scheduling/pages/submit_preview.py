@@ -92,5 +92,5 @@ def _submit_commands(request: HttpRequest, form: SubmitForm) -> SubmitCommands:
     return SubmitCommands(
         curl=curl_command(body, request.build_absolute_uri("/").rstrip("/")),
         acme=acme_command(body),
-        sbatch=None if form.cleaned_data["cluster"].is_kubernetes else sbatch_command(body, form.spec),
+        sbatch=sbatch_command(body, form.spec) if form.cleaned_data["cluster"].kind.has_sbatch else None,
     )

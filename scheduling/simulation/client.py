@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from acmeweb.common.http_client import HttpClient, RequestDeadline
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import BackendError
@@ -48,7 +49,7 @@ def inject_node_fault(cluster: Cluster, kind: str, node: str) -> None:
 
 
 def inject_job_fault(cluster: Cluster, kind: str, attempt: Attempt) -> None:
-    where = {"pod": _first_pod(cluster, attempt)} if cluster.is_kubernetes else {"job": int(attempt.backend_id)}
+    where = {"pod": _first_pod(cluster, attempt)} if cluster.kind is KUBERNETES else {"job": int(attempt.backend_id)}
     _post(cluster, "/faults", {"kind": kind, **where})
 
 
@@ -83,7 +84,7 @@ def _first_pod(cluster: Cluster, attempt: Attempt) -> str:
 
 
 def _post(cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:
-    if cluster.is_kubernetes:
+    if cluster.kind is KUBERNETES:
         with _kubernetes(cluster) as (api, deadline):
             api.command("POST", path, deadline, body)
         return

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jobs.core.backend_job import BackendJob
+from jobs.core.cluster_kinds import KUBERNETES
 
 from ..base import (
     AccountingUnavailable,
@@ -25,7 +26,6 @@ from ..base import (
     SubmitRequest,
 )
 from .api_client import ApiClient
-from .connection.access import ReadFile, parse_address
 from .connection.advice import connection_advice
 from .containers.attempt_containers import AttemptContainers
 from .containers.log_messages import state_in_log
@@ -47,32 +47,29 @@ fi
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
     rank_launcher=RANK_LAUNCHER,
-    writes_logs=False,
-    powers_nodes=False,
+    writes_logs=KUBERNETES.writes_logs,
+    powers_nodes=KUBERNETES.powers_nodes,
     state_in_log=state_in_log,
     connection_advice=connection_advice,
 )
 
 
 class KubernetesBackend:
-    """Each operation ends within `timeout_s`. Operations of several threads wait for each other."""
+    """Each operation ends within the time of its `api`. Operations of several threads wait for each other."""
 
     def __init__(
         self,
-        address: str,
+        api: ApiClient,
         *,
-        read_file: ReadFile,
-        plain_http: bool = False,
         owners: OwnerMapping | None = None,
         template: PodTemplate | None = None,
         installation: str = "",
-        timeout_s: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         template = template or PodTemplate()
         self.traits = replace(KUBERNETES_TRAITS, no_jobs_reason=template.denial)
-        self._api = ApiClient(parse_address(address), read_file, timeout_s, plain_http=plain_http)
+        self._api = api
         self._lock = threading.Lock()
         namespaces = template.own_namespaces
         self._cluster = ClusterFollower(self._api, owners or OwnerMapping(), namespaces, monotonic, now)

@@ -21,6 +21,7 @@ from jobs.actions.journal import Author
 from jobs.actions.stack_requests import STACKS_LABEL
 from jobs.actions.wake import request_turn
 from jobs.core import spec
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
 from scheduling.actions import campaigns as campaign_actions
@@ -180,7 +181,7 @@ def submit(cluster: Cluster, job: SampledJob, dice: Random, now: datetime) -> Jo
     """Submit a job, and tell the cluster how it goes before a scheduling turn can see it. Raises SimulatorError."""
     name = TEAM_OF_KIND[job.kind]
     person = get_user_model().objects.get(username=dice.choice(DEMO_TEAMS[name].people))
-    request = _job_request(job, dice) | (kalos.container_request(job.kind) if cluster.is_kubernetes else {})
+    request = _job_request(job, dice) | (kalos.container_request(job.kind) if cluster.kind is KUBERNETES else {})
     jobs = job_actions.submit(
         [spec.parse(request, Node.objects.shape(cluster))],
         cluster=cluster,

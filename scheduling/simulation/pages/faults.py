@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 
 from jobs.actions.journal import Author
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.lifecycle import JobKind, State
 from jobs.models import Job, Node
 from jobs.models.permissions import Caller
@@ -57,7 +58,7 @@ def node_fault_form(request: HttpRequest, node: Node) -> str:
 
 
 def _node_faults(node: Node) -> Sequence[FaultOffer]:
-    return NODE_FAULTS if node.cluster.is_kubernetes else (*NODE_FAULTS, SLEEP_FAULT)
+    return NODE_FAULTS if node.cluster.kind is KUBERNETES else (*NODE_FAULTS, SLEEP_FAULT)
 
 
 def job_fault_form(request: HttpRequest, job: Job) -> str:

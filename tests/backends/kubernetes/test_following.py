@@ -9,8 +9,10 @@ import yaml
 
 from jobs.core.lifecycle import NodeState, State
 from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
+from scheduling.backends.kubernetes.api_client import ApiClient
 from scheduling.backends.kubernetes.backend import KubernetesBackend
 from scheduling.backends.kubernetes.cache import CacheIndex, ObjectCache
+from scheduling.backends.kubernetes.connection.access import parse_address
 from scheduling.backends.kubernetes.following import RESTORED_AFTER_S
 from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.opening import open_backend
@@ -225,9 +227,8 @@ def interrupt_once(monkeypatch, owner, name, *, done):
 
 def test_restored_storage_lists_again(api):
     seconds = [0.0]
-    backend = KubernetesBackend(
-        "kubernetes:///k", read_file=lambda path: config(api.server), timeout_s=60, monotonic=lambda: seconds[0]
-    )
+    client = ApiClient(parse_address("kubernetes:///k"), lambda path: config(api.server), 60)
+    backend = KubernetesBackend(client, monotonic=lambda: seconds[0])
     api.version = 3_000_000
     api.objects[PODS] = [pod("a"), pod("b")]
     with closing(backend):

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from jobs.core.cluster_kinds import KUBERNETES_EXAMPLE
+
 from ...base import ClusterUnreachable
 from .kubeconfig import BadKubeconfig, ClusterAccess, Secret, parse_kubeconfig
 
 SCHEME = "kubernetes://"
 IN_CLUSTER = "in-cluster"
-EXAMPLE = "kubernetes:///etc/acme/tokens/kalos.kubeconfig"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOST_VARIABLE, PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 
@@ -97,7 +98,7 @@ def parse_address(address: str) -> KubernetesAddress:
     if parts.netloc or not parts.path.strip("/") or parts.fragment or set(query) - {"context"}:
         raise ValueError(
             f"address must be {SCHEME}/PATH of a kubeconfig file, with ?context=NAME if needed, or"
-            f" {SCHEME}{IN_CLUSTER}; for example {EXAMPLE}."
+            f" {SCHEME}{IN_CLUSTER}; for example {KUBERNETES_EXAMPLE}."
         )
     return KubernetesAddress(kubeconfig=parts.path, context=query.get("context", [""])[0])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MANIFEST_COMMAND = "manage.py kubernetes_manifest --mode observe | kubectl apply -f -"
+from jobs.core.cluster_kinds import MANIFEST_COMMAND
 
 
 def connection_advice(message: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jobs.core.cluster_kinds import KUBERNETES
 from scheduling.power.actions.energy import EnergyColumns
 from scheduling.power.rules.energy import HOUR_S
 from scheduling.simulation.demo.history.holds import GpuHolds
@@ -27,7 +28,7 @@ class HistoryEnergy:
 
     def __init__(self, place: HistoryPlace, placed: Sequence[PlacedAttempt]) -> None:
         self._began_s, self._keys = int(place.began.timestamp()), [attempt.row.pk for attempt in placed]
-        self._has_node_power = not place.cluster.is_kubernetes
+        self._has_node_power = place.cluster.kind is not KUBERNETES
         self._parts: list[tuple[Any, ...]] = []  # columns: hour, attempt, joules, joules of the host, seconds
 
     def add_node(self, holds: GpuHolds, power_w: Any, interval_s: int) -> None:

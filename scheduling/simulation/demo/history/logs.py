@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.lifecycle import State
 from scheduling.simulation.client import SimulatorError
 from scheduling.simulation.demo.history.rows import HistoryBuilder
@@ -58,7 +59,9 @@ def _log_text(builder: HistoryBuilder, placed: PlacedAttempt) -> str:
     if (known := builder.failure_logs.get(placed.row.key)) is not None:
         return known
     if placed.row.state == State.COMPLETED and (known := builder.campaigns.logs.get(placed.work.name)) is not None:
-        return known + ("acme: end of the log of 1 pod: COMPLETED\n" if builder.place.cluster.is_kubernetes else "")
+        return known + (
+            "acme: end of the log of 1 pod: COMPLETED\n" if builder.place.cluster.kind is KUBERNETES else ""
+        )
     text = builder.history.logs.end_log(placed.work, placed.life, placed.ended, State(placed.row.state))
     return builder.with_name_of_row(text, placed)
 

@@ -27,6 +27,7 @@ from failures.recovery.reads import RecoveryInputs
 from failures.recovery.rules.values import FailureHistory
 from jobs.actions.journal import SYNC, Author
 from jobs.core.attempt_end import TRAINING_KINDS, AttemptEnd
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
@@ -103,7 +104,7 @@ class HistoryBuilder:
             started_at=min(end.at, self.place.at(last.promised + START_S)), exit_code=end.exit_code,
             requeues=min(3, len(work.lives) - 1),
         )  # fmt: skip
-        if self.place.cluster.is_kubernetes:
+        if self.place.cluster.kind is KUBERNETES:
             container = kalos.container_request(work.kind)
             row.image, row.mounts = container.get("image", ""), container["mounts"]
         if work.saves:
@@ -192,7 +193,7 @@ class HistoryBuilder:
 
     def _backend_id(self, job: Job, number: int, life: AttemptLife) -> str:
         """The job number of Slurm, or the uid of an object of Kubernetes."""
-        if self.place.cluster.is_kubernetes:
+        if self.place.cluster.kind is KUBERNETES:
             return str(uuid5(NAMESPACE_URL, f"{job.public_id}.{number}"))
         return str(life.number)
 

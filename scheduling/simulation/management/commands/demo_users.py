@@ -23,6 +23,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from acmeweb.common.env import ROOT
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.models import Cluster, ClusterMode, Job, clock
 from scheduling.models import Campaign
 from scheduling.simulation.client import SimulatorError
@@ -104,7 +105,7 @@ class SiteUsers:
         self._next_checkpoint = self._next_workloads = self._next_long_run = clock.now()
 
     def act(self) -> float:
-        if self.cluster.is_kubernetes and clock.now() >= self._next_workloads:
+        if self.cluster.kind is KUBERNETES and clock.now() >= self._next_workloads:
             self._create_other_workloads()
         if self.load is None:
             return self._begin()

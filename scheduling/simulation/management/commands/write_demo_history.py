@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.models import Cluster, clock
 from scheduling.loops.ledger import update_ledger_metrics_once
 from scheduling.simulation import client
@@ -32,4 +33,4 @@ class Command(BaseCommand):
 
 def _log_store(cluster: Cluster) -> StoreLogs:
     """The simulated Slurm cluster writes the logs of its jobs. Acme itself writes those of Kubernetes clusters."""
-    return write_log_files if cluster.is_kubernetes else partial(client.store_logs, cluster)
+    return write_log_files if cluster.kind is KUBERNETES else partial(client.store_logs, cluster)

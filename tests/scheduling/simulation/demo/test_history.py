@@ -13,6 +13,7 @@ from django.db.models import Count, F, Q, Sum
 
 from failures.models import Decision, Diagnosis, Incident, IncidentState
 from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.lifecycle import FINAL_STATES, JobKind, State
 from jobs.core.telemetry_math import aggregate_per_gpu
 from jobs.models import (
@@ -255,7 +256,7 @@ def test_log_of_each_failure_is_what_its_diagnosis_read(written):
 
     for row in diagnoses:
         assert logs[row.attempt.log_path] == row.bundle_text
-        number = r"\d+" if row.attempt.job.cluster.is_kubernetes else row.attempt.backend_id
+        number = r"\d+" if row.attempt.job.cluster.kind is KUBERNETES else row.attempt.backend_id
         assert re.search(rf"job {number} \({re.escape(row.attempt.job.name)}\): ", row.bundle_text)
         for line in row.evidence:
             assert line["text"] in row.bundle_text
