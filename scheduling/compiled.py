@@ -34,7 +34,7 @@ RESEARCH = (
     *("packing.engine", "packing.lucid", "packing.gandiva", "packing.antman", "packing.salus"),
 )
 STATE = ("running_jobs", "borrowers", "maintenance", "preemption_costs", "turn_memory")
-CORE = ("job", "job_queue", "resources", "engine", "placement", "rules", "predicting", "live", "explain")
+CORE = ("job", "job_queue", "resources", "engine", "placement", "predicting", "live", "explain")
 MODULES = (
     *(f"scheduling.engine.{name}" for name in CORE),
     *(f"scheduling.engine.state.{name}" for name in STATE),

@@ -15,9 +15,9 @@ from jobs.core.lifecycle import OUTCOME_UNKNOWN
 from scheduling.engine.blockers import BlockerKind, CanSeeTeam
 from scheduling.engine.changes import ChangeActor, SuggestedChange, find_waiting_job, make_change, with_job_fields
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.live import engine_after_turn
 from scheduling.engine.proposals import ChangeProposals
-from scheduling.engine.rules import PolicyRules
 
 MAX_TRIES = 16
 FIRST_STEP_KINDS = (

@@ -33,7 +33,7 @@ from scheduling.engine.cluster import (
     WaitDecision,
     WaitingJob,
 )
-from scheduling.engine.engine import Engine, EngineSetting
+from scheduling.engine.engine import Engine, EngineSetting, PolicyRules, whole_second
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.gpu_speeds import SpeedScope
@@ -43,7 +43,6 @@ from scheduling.engine.job_queue import sort_entries
 from scheduling.engine.placement import awake_first, within_power
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, PowerAreas, shared_position
-from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_turn
 from scheduling.engine.windows import MaintenancePeriod, round_up_run_time, run_time_seconds
 

@@ -32,10 +32,10 @@ from scheduling.engine.changes import (
     without_running_jobs,
 )
 from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
 from scheduling.engine.resources import GpuPlacement, free_slices, shared_position
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import expected_end
 
 MAX_SINGLE_ENDS = 3

@@ -16,10 +16,10 @@ from scheduling.engine.blockers import Blocker, BlockerKind, CanSeeTeam, Holder
 from scheduling.engine.changes import SuggestedChange, find_waiting_job
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, RunningJob, WaitingJob
 from scheduling.engine.counterfactual import smallest_changes
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.explain import WaitExplainer
 from scheduling.engine.live import SnapshotEngine, engine_after_turn
 from scheduling.engine.resources import members
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import expected_end
 
 MAX_NAMED_HOLDERS = 5

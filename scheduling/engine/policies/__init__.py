@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.live import LivePolicy, live_policy
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.policies.conservative import ConservativeRules
@@ -24,7 +25,6 @@ from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.policies.sjf import SjfRules
 from scheduling.engine.policies.srtf_predicted import SrtfPredictedRules
 from scheduling.engine.policies.tiresias import TiresiasRules
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import InvalidPolicySettings
 
 POLICY_RULES: dict[str, type[PolicyRules]] = {

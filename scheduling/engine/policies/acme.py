@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jobs.core.lifecycle import JobKind
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.policies.drf import DrfRules
@@ -25,7 +25,6 @@ from scheduling.engine.policies.fifo import FifoRules
 from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.policies.sjf import SjfRules
 from scheduling.engine.policies.tiresias import TiresiasRules
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import AcmeSettings, parse_acme_settings
 from scheduling.engine.turns.conservative import conservative_turn
 from scheduling.engine.turns.easy import easy_turn

@@ -8,8 +8,7 @@ the paper moves each one forward individually.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.turns.conservative import conservative_turn
 
 

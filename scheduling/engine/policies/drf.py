@@ -8,9 +8,8 @@ and memory count only if the cluster reports how much it has.
 from __future__ import annotations
 
 from jobs.core.gpu_shares import WHOLE_GPU
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 
 HeldResources = tuple[int, int, int]  # thousandths of a GPU, CPUs, MB of memory

@@ -7,8 +7,7 @@ for a number of GPUs, so it holds with every placement.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.turns.easy import easy_turn
 
 

@@ -9,9 +9,8 @@ live cluster only jobs that agreed to be preempted are stopped.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 
 

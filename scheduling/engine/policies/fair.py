@@ -15,10 +15,9 @@ import math
 from collections.abc import Mapping
 
 from jobs.core.gpu_shares import WHOLE_GPU
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.history import WEEK_S, SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.sharing import sharing_turn
 
 SPLITTER = float((1 << 23) + 1)  # keeps 53 - 23 = 30 binary digits of a number (Dekker 1971)

@@ -7,8 +7,7 @@ be free.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.turns.skipping import skipping_turn
 from scheduling.engine.turns.strict import strict_turn
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
 from scheduling.engine.predicting import Predictor, RollingPredictor
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.strict import strict_turn
 
 

@@ -6,9 +6,8 @@ In a replay the expected run time is the true one unless errors are configured; 
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.strict import strict_turn
 
 

@@ -17,9 +17,8 @@ from heapq import heapify, heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
 from scheduling.engine.turns.preempting import preempting_turn
 

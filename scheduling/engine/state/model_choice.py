@@ -16,20 +16,33 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from jobs.core.gpu_models import SEPARATOR, gpu_models
 from scheduling.engine.cluster import ResourceRequest
-from scheduling.engine.job import EngineJob, RequestGroup
+from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.resources import GpuPlacement, NodeResources, NodeSet, members
 from scheduling.engine.run_time_estimates import expected_remaining_s
-
-if TYPE_CHECKING:
-    from scheduling.engine.engine import Engine
+from scheduling.engine.state.running_jobs import RunningJobs
 
 MIN_GAIN_S: Final = 300.0  # a job waits for no less,
 MIN_GAIN: Final = 0.1  # and for no smaller part of its run time
 MAX_JOBS: Final = 200  # the first of the queue; jobs behind them take any model, as without speeds
+
+
+class ModelChooser(Protocol):
+    """What a choice needs of the `Engine`."""
+
+    arrivals: list[QueueEntry]
+    has_time_limits: bool
+    resources: NodeResources
+    running: RunningJobs
+
+    def is_over_quota(self, group: RequestGroup) -> bool: ...
+
+    def nodes_of_model(self, model: str) -> NodeSet: ...
+
+    def request_group(self, need: ResourceRequest, owner: Any = None, account: object = None) -> RequestGroup: ...
 
 
 class ModelWait(NamedTuple):
@@ -55,7 +68,7 @@ def slowdown_at(need: ResourceRequest, places: GpuPlacement, resources: NodeReso
     return need.slowdowns[gpu_models(need.gpu_model).index(resources.nodes[places[0][0]].gpu_model)]
 
 
-def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
+def choose_models(engine: ModelChooser, now: float) -> dict[EngineJob, ModelWait]:
     """Let the arrivals request only the models worth taking now. Return the jobs that wait because of that."""
     for entry in engine.arrivals:
         job = entry[3]
@@ -85,7 +98,7 @@ def choose_models(engine: Engine, now: float) -> dict[EngineJob, ModelWait]:
     return waits
 
 
-def _options(engine: Engine, expected: _ExpectedGpus, job: EngineJob) -> list[ModelOption]:
+def _options(engine: ModelChooser, expected: _ExpectedGpus, job: EngineJob) -> list[ModelOption]:
     """What the job may expect of each model that it accepts, in its order of preference."""
     need = job.group.need
     worked_s = job.worked_s
@@ -140,7 +153,7 @@ def _wait(options: Sequence[ModelOption], kept: Sequence[ModelOption], now: floa
     return ModelWait(best.model, left[0].model, left[0].end - best.end)
 
 
-def _narrow_group(engine: Engine, group: RequestGroup, models: Sequence[str]) -> RequestGroup:
+def _narrow_group(engine: ModelChooser, group: RequestGroup, models: Sequence[str]) -> RequestGroup:
     """The group of the same request for these models only."""
     need = group.need
     slowdowns = dict(zip(gpu_models(need.gpu_model), need.slowdowns, strict=True))
@@ -151,7 +164,7 @@ def _narrow_group(engine: Engine, group: RequestGroup, models: Sequence[str]) ->
 class _ExpectedGpus:
     """When GPUs of each node are predicted to come free, as far as jobs ahead in the queue have not taken them."""
 
-    def __init__(self, engine: Engine, now: float) -> None:
+    def __init__(self, engine: ModelChooser, now: float) -> None:
         self._engine = engine
         self._resources = engine.resources
         self._now = now

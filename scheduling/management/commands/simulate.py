@@ -24,7 +24,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from jobs.traces.files import read_trace
 from jobs.traces.trace import BadTrace, Trace
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.rules import PolicyRules
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
 from scheduling.whatif.replay import acme_trace, plots, report, requests

@@ -25,10 +25,9 @@ from typing import Any, ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import ChangedSpeeds, Engine
+from scheduling.engine.engine import ChangedSpeeds, Engine, PolicyRules
 from scheduling.engine.job import EngineJob, QueueEntry, RequestGroup
 from scheduling.engine.resources import GpuPlacement
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import positive_number, reject_unknown
 from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.qssf import QssfRules
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
 from scheduling.research.packing.engine import GPU_MEMORY_MB, GpuHolders, PackingRules
 from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles

@@ -26,9 +26,8 @@ from heapq import heapify
 
 import numpy as np
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.settings import positive_number, reject_unknown
 from scheduling.engine.turns.skipping import skipping_turn
 

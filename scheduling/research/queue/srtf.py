@@ -7,9 +7,8 @@ of their ends and never changes. HeliosArtifact decides once a second instead of
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 
 

@@ -11,10 +11,9 @@ rho.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.tiresias import QUEUE_GAP
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 
 LEASE_S = 1200.0

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from scheduling.engine.engine import ChangedSpeeds, Engine
+from scheduling.engine.engine import ChangedSpeeds, Engine, PolicyRules, whole_second
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.rules import PolicyRules, whole_second
 from scheduling.engine.turns.settling import settle_replayed_turn
 from scheduling.event_queue import EventQueue
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.policies import POLICY_RULES
-from scheduling.engine.rules import PolicyRules
 
 RESEARCH_POLICIES = {
     "srtf": "scheduling.research.queue.srtf:SrtfRules",

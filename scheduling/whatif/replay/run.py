@@ -17,14 +17,13 @@ from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import NUMBER_COLUMNS, WORD_COLUMNS, EncodedColumn, Floats, Ints, Trace
 from scheduling.engine.blending import MIN_TRAINING_JOBS, BlendedPredictor
 from scheduling.engine.cluster import NodeView, PowerBudget, QuotaView, ResourceRequest
-from scheduling.engine.engine import ChangedSpeeds, Engine, EngineSetting
+from scheduling.engine.engine import ChangedSpeeds, Engine, EngineSetting, PolicyRules
 from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.placements import PLACEMENTS, PlacementContext
 from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.predicting import BoundedPredictor, RollingPredictor, name_without_numbers
 from scheduling.engine.resources import NodeResources
-from scheduling.engine.rules import PolicyRules
 from scheduling.power.rules.gpu_clocks import PowerFleet
 from scheduling.whatif.replay.as_live import StartRecord, start_record, teams, time_limits
 from scheduling.whatif.replay.gpu_types import ReplayGpuTypes

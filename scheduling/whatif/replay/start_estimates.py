@@ -37,11 +37,11 @@ from scheduling.engine.cluster import (
     RunningJob,
     WaitingJob,
 )
+from scheduling.engine.engine import PolicyRules
 from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.engine.history import SchedulingHistory
 from scheduling.engine.job import EngineJob, RequestGroup
 from scheduling.engine.live import SnapshotEngine
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.run_time_estimates import QUANTILE_COUNT, RunTimeEstimates
 from scheduling.whatif.replay.kernel import Arrivals, ReplayCallbacks, replay
 

@@ -12,10 +12,9 @@ import pytest
 from acmeweb.common.env import ROOT
 from jobs.traces.trace import trace_from_columns
 from scheduling.compiled import BUILDS, LIBRARY, MODULES, SUFFIX, CompiledFinder, source_checksum
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.resources import NodeResources
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.preempting import preempting_turn
 from scheduling.engine.turns.sharing import sharing_turn
 from scheduling.engine.turns.strict import strict_turn

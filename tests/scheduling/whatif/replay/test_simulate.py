@@ -9,9 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.traces.files import write_trace
-from scheduling.engine.engine import Engine
+from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.resources import NodeResources
-from scheduling.engine.rules import PolicyRules
 from scheduling.engine.turns.strict import strict_turn
 from scheduling.management.commands.simulate import _ProgressBar, policy_error_text
 from scheduling.whatif.replay import acme_trace, report

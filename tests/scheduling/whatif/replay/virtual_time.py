@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 from jobs.models import clock
 from jobs.traces.trace import Trace
+from scheduling.engine.engine import whole_second
 from scheduling.engine.live import next_rank_change
 from scheduling.engine.policies import POLICY_RULES, configured_policy, rules_factory
-from scheduling.engine.rules import whole_second
 from scheduling.event_queue import EventQueue
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
