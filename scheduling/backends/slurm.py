@@ -7,6 +7,7 @@ Nothing is retried here, because only the caller knows whether a retry is useful
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import httpx
 from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline, ResponseTooLarge
 from jobs.core.backend_job import BackendJob
 from jobs.core.cluster_kinds import SLURM
-from jobs.core.lifecycle import NodeFlag
+from jobs.core.lifecycle import NodeFlag, State
 
 from . import dialect
 from .base import (
@@ -41,11 +42,8 @@ from .base import (
 )
 from .batch_script import RANK_LAUNCHER
 from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
-from .freshness import FreshnessChecker, StaleListing
-from .seen import MAX_SINGLE_JOB_REQUESTS, ListingCache
+from .seen import MAX_SINGLE_JOB_REQUESTS, FreshnessChecker, ListingCache, StaleListing
 from .senders import NO_IDENTITY, IdentityProvider, SlurmIdentity
-from .slurm_advice import connection_advice
-from .slurm_log import state_in_log
 
 T = TypeVar("T")
 
@@ -57,6 +55,43 @@ ACCOUNTING_RETRY_S = 300.0  # wait before checking again whether a cluster has a
 
 # Rejections that say nothing about the request itself: an expired token or a rate limit must not fail a job.
 AUTH_AND_RATE_STATUSES = frozenset({401, 403, 407, 429})
+
+MAX_LOG_LINES = 200
+# slurmstepd: error: *** JOB 123 ON node-1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***
+CANCELLED_LINE = re.compile(
+    r"\*\*\* JOB [0-9]{1,12} ON [^ ]{1,200} CANCELLED AT [^ ]{1,40}( DUE TO [A-Z ]{1,40})? \*\*\*"
+)
+STATE_OF_CAUSE = {
+    "TIME LIMIT": State.TIMEOUT,
+    "PREEMPTION": State.PREEMPTED,
+    "NODE FAILURE": State.NODE_FAIL,
+    "": State.CANCELLED,
+}
+
+
+def state_in_log(tail: str) -> State | None:
+    """The state with which Slurm ended the job, from the last message of slurmstepd; None if there is none."""
+    state = None
+    for line in tail.splitlines()[-MAX_LOG_LINES:]:
+        if match := CANCELLED_LINE.search(line):
+            state = STATE_OF_CAUSE.get((match[1] or "").removeprefix(" DUE TO "), State.CANCELLED)
+    return state
+
+
+def connection_advice(message: str) -> str:
+    """Advice for the usual cause of this error message."""
+    words = message.lower()
+    if "401" in words or "403" in words or "authenticat" in words or "token" in words:
+        return (
+            "The token was rejected. Check AuthAltTypes=auth/jwt, the JWT key, and that the user exists on the cluster."
+        )
+    if "speaks none of" in words:
+        return "Start slurmrestd 22.05 or newer with the plugins openapi/slurmctld and data_parser."
+    if "controller" in words:
+        return "slurmrestd runs, but slurmctld does not respond. Check slurmctld, and SlurmctldHost in slurm.conf."
+    if "json" in words or "html" in words or "404" in words:
+        return "Another program listens on this port. Check the port of slurmrestd."
+    return "Check the log of slurmrestd. To repeat the request by hand: curl …/slurm/v0.0.40/ping"
 
 
 SLURM_TRAITS = BackendTraits(

@@ -22,8 +22,8 @@ from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.models import Cluster, ClusterCommand, Installation, Node
 from scheduling.backends.base import Backend, RequestRejected, SubmitRequest
 from scheduling.checks import node as default_check
-from scheduling.loops.observe.node_test_keys import NODE_TEST
 
+NODE_TEST, NODE_PAIR_TEST = "test.", "world."  # the keys of jobs that belong to tests, not to attempts
 NODE_TEST_TIME_LIMIT = timedelta(minutes=10)
 NODE_TEST_START_TIMEOUT = timedelta(minutes=10)
 NODE_TEST_WORKDIR = "/tmp"  # noqa: S108 - Slurm requires a directory; this one exists on every node
@@ -37,6 +37,10 @@ class NodeTestJob:
     since: datetime
     why: str
     job: SubmitRequest
+
+
+def is_node_test(key: str) -> bool:
+    return key.startswith((NODE_TEST, NODE_PAIR_TEST))
 
 
 def node_test_key(command: ClusterCommand) -> str:

@@ -22,7 +22,7 @@ Failure story     Killed between two transactions: the remaining jobs wait for t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from django.db import DatabaseError, transaction
@@ -35,8 +35,7 @@ from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, HoldKind, Job
 from scheduling.actions.history import predict_new_jobs
-from scheduling.core.changed_wait_reasons import changed_wait_reasons
-from scheduling.engine.cluster import StartDecision, StopDecision, TurnDecisions
+from scheduling.engine.cluster import ClusterSnapshot, StartDecision, StopDecision, TurnDecisions, WaitDecision
 from scheduling.engine.policies import LivePolicy
 from scheduling.power.actions import sleeps as node_sleeps
 from scheduling.queries import snapshot
@@ -44,6 +43,7 @@ from scheduling.queries import snapshot
 log = logging.getLogger(__name__)
 
 STARTS_PER_TRANSACTION = 100  # locks its jobs and nodes for tens of milliseconds
+MAX_CHANGED_ROWS = 1000
 
 
 def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Callable[[], None]) -> int:
@@ -145,3 +145,28 @@ def _allocate_starts(
 def _start_batches(starts: Sequence[StartDecision]) -> Iterator[Sequence[StartDecision]]:
     for first in range(0, len(starts), STARTS_PER_TRANSACTION):
         yield starts[first : first + STARTS_PER_TRANSACTION]
+
+
+def changed_wait_reasons(
+    picture: ClusterSnapshot, waits: Iterable[WaitDecision], most: int = MAX_CHANGED_ROWS
+) -> list[WaitDecision]:
+    """The decisions to write: those that differ from the stored rows, at most about twice `most`.
+
+    When one GPU comes free, the sentence of every waiting job changes, and rewriting ten thousand rows takes longer
+    than the rest of the turn. So a turn writes first the rows whose reason changed, in queue order; of those with other
+    numbers in the sentence only, a rotating share. In a queue of ten thousand, a sentence in a list may be about ten
+    seconds old. The page of a single job computes its answer on request.
+    """
+    stored = {job.id: (job.reason, job.why, job.power_budgets) for job in picture.waiting}
+    changed = [wait for wait in waits if stored[wait.job_id] != (wait.reason, wait.why, wait.power_budgets)]
+    if len(changed) <= most:
+        return changed
+    new_reasons = [wait for wait in changed if stored[wait.job_id][0] != wait.reason]
+    new_sentences = [wait for wait in changed if stored[wait.job_id][0] == wait.reason]
+    return new_reasons[:most] + _rotating_share(new_sentences, most, picture.now)
+
+
+def _rotating_share(waits: list[WaitDecision], most: int, now: datetime) -> list[WaitDecision]:
+    """The part to write in this second. Each decision is selected once in as many seconds as there are shares."""
+    shares = -(-len(waits) // most)
+    return [wait for wait in waits if (wait.job_id + int(now.timestamp())) % shares == 0] if shares else []

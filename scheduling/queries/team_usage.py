@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from jobs.models import Cluster, Team
 from scheduling.core.quotas import QuotaUse
-from scheduling.core.usage_history import MAX_HALF_LIVES, needs_lead, usage_at_edges
 from scheduling.ledger.report_rows import US_PER_HOUR
 from scheduling.models.history import HOUR_S, half_life_s
 from scheduling.queries import history, ledger_table
 from scheduling.queries.queue_order import queue_states
+
+MAX_HALF_LIVES = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +146,29 @@ def _decayed_usage(
     teams = len(present) or 1
     mean = [sum(values) / teams for values in zip(*curves.values(), strict=True)]
     return curves[team][shown], mean[shown]
+
+
+def needs_lead(span_s: float, half_life_s: float) -> bool:
+    """Whether the edges must begin `MAX_HALF_LIVES` before the first value that is shown."""
+    return span_s > MAX_HALF_LIVES * half_life_s
+
+
+def usage_at_edges(present: float, used: Sequence[float], edges_s: Sequence[float], half_life_s: float) -> list[float]:
+    """Return the decayed usage at each edge. `used` has one value per window between edges: the GPU time of the window,
+    decayed to its end. The last edge is the present.
+
+    Usage halves every half-life. Going back from the present value is exact although older attempts were deleted. Over
+    more than `MAX_HALF_LIVES` that would amplify rounding errors; then it starts with nothing at the first edge, which
+    by the same number of half-lives later makes no difference.
+    """
+    kept = [0.5 ** ((end - start) / half_life_s) for start, end in pairwise(edges_s)]
+    if needs_lead(edges_s[-1] - edges_s[0], half_life_s):
+        values = [0.0]
+        for part, gain in zip(kept, used, strict=True):
+            values.append(values[-1] * part + gain)
+        return [*values[:-1], present]
+    values = [present]
+    for part, gain in zip(reversed(kept), reversed(used), strict=True):
+        # After a change of the half-life the present value can be smaller than what was used since
+        values.append(max(0.0, (values[-1] - gain) / part))
+    return values[::-1]

@@ -20,7 +20,7 @@ from scheduling.backends import dialect
 from scheduling.backends.base import SubmitRequest
 from scheduling.backends.batch_script import batch_script
 from scheduling.backends.dialect import DIALECTS, MalformedResponse
-from scheduling.backends.slurm_log import state_in_log
+from scheduling.backends.slurm import state_in_log
 
 ANSWERS = Path(__file__).parent / "answers"
 VERSIONS = tuple(DIALECTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.backends.base import ClusterUnreachable
-from scheduling.backends.freshness import ACCEPT_OLDER_AFTER_S, FreshnessChecker, StaleListing
+from scheduling.backends.seen import ACCEPT_OLDER_AFTER_S, FreshnessChecker, StaleListing
 from scheduling.backends.slurm import SlurmBackend
 from tests.backends.test_slurm import UP, slurmrestd
 

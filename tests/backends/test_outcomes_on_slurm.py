@@ -9,7 +9,7 @@ import pytest
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Attempt, ClusterCommand, Job, Node, clock
 from scheduling.backends.opening import open_backend
-from scheduling.core.outcomes import MISSING_GRACE
+from scheduling.loops.observe.outcome_evidence import MISSING_GRACE
 from scheduling.loops.observe.outcomes import find_outcomes_once
 from scheduling.loops.turn import run_turn
 from tests import make

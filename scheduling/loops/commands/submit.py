@@ -36,7 +36,6 @@ from scheduling.backends.base import (
     RequestRejected,
     SubmitRequest,
 )
-from scheduling.core.observations import pick_job
 from scheduling.loops.commands.claims import (
     may_have_been_sent,
     postpone_command,
@@ -44,6 +43,7 @@ from scheduling.loops.commands.claims import (
     settle_command,
     settle_commands,
 )
+from scheduling.loops.observe.observations import pick_job
 from scheduling.models import NodeSleep
 
 LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the lookup is repeated; a finished lookup makes the command due earlier

@@ -15,10 +15,10 @@ from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
 from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, ClusterMode
-from scheduling.core import observations
-from scheduling.core.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts
-from scheduling.core.outcomes import may_have_succeeded
+from scheduling.loops.observe import observations
 from scheduling.loops.observe.attempt_records import read_attempt_files
+from scheduling.loops.observe.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts
+from scheduling.loops.observe.outcome_evidence import may_have_succeeded
 
 
 def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, now: datetime) -> bool:

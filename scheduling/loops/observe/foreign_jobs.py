@@ -26,8 +26,8 @@ from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
 from jobs.models import Attempt, Cluster, Event, Job
 from scheduling.backends.base import ClusterListing
-from scheduling.core.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts, real_changes
 from scheduling.loops.observe.attempt_changes import apply_observations
+from scheduling.loops.observe.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts, real_changes
 
 MAX_NEW_JOBS = 500
 CHANGES = ("job.discovered", "job.started", "job.state_changed")

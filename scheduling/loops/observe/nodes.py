@@ -19,7 +19,7 @@ from jobs.actions.journal import SYNC
 from jobs.core.lifecycle import NodeFlag
 from jobs.models import NODE_COMMANDS, Cluster, ClusterCommand, Node
 from scheduling.backends.base import BackendNode, ClusterListing
-from scheduling.core import observations
+from scheduling.loops.observe import observations
 
 # The columns that a report may change, and those that decide whether it may
 COMPARED_COLUMNS = (

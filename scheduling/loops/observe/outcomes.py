@@ -3,8 +3,8 @@
 Eligible rows     Unfinished attempts that are missing in complete responses of the cluster (`missing_since`), and
                   attempts whose submission may have been accepted without a response; the longest missing first. Once
                   a minute also jobs with unknown outcome, for a day, because an unreachable source may have returned.
-What a turn does  Reads accounting, the attempt record and the log (`scheduling.core.outcomes`), and ends the attempt
-                  with the outcome they show. If they show nothing, the job waits for a user (OUTCOME_UNKNOWN). A
+What a turn does  Reads accounting, the attempt record and the log (`outcome_evidence`), and ends the attempt with the
+                  outcome they show. If they show nothing, the job waits for a user (OUTCOME_UNKNOWN). A
                   submission that left no trace is repeated.
 Failure story     Each result is written by one guarded action: an attempt that the cluster shows again meanwhile has
                   another `missing_since` and is not changed. Killed anywhere or run twice: the next turn continues.
@@ -31,7 +31,8 @@ from jobs.logs.job_log import LogReadError
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, Job
 from scheduling.backends.base import AccountingUnavailable, Backend, BackendError
 from scheduling.clusters import circuit_breaker
-from scheduling.core.outcomes import (
+from scheduling.loops.observe.attempt_records import is_log_root_readable, read_attempt_files
+from scheduling.loops.observe.outcome_evidence import (
     KnownEnd,
     MissingAttempt,
     NeverStarted,
@@ -39,7 +40,6 @@ from scheduling.core.outcomes import (
     UnknownOutcome,
     find_outcome,
 )
-from scheduling.loops.observe.attempt_records import is_log_root_readable, read_attempt_files
 from scheduling.models import ClusterEndpoint
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from jobs.actions.journal import SYNC
 from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, Job
-from scheduling.core import observations
+from scheduling.loops.observe import observations
 from scheduling.loops.observe.attempt_changes import apply_observations
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from django.db.models import Q
 
+from acmeweb.common import live
 from jobs.actions import jobs as job_actions
 from jobs.actions.job_verbs import has_unknown_outcome
 from jobs.actions.one_row import skip_row_on_error
@@ -40,18 +41,19 @@ from jobs.models import (
     Installation,
     Node,
 )
-from scheduling.backends.base import Backend, BackendNode, ClusterListing
-from scheduling.core import observations
-from scheduling.core.gpu_indices import HeldGpus, index_corrections
+from scheduling.backends.base import Backend, BackendNode, ClusterListing, UnreadableRow
+from scheduling.loops.node_tests import is_node_test
+from scheduling.loops.observe import observations
 from scheduling.loops.observe.attempt_changes import apply_observations, settle_reappeared
 from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
-from scheduling.loops.observe.node_test_keys import is_node_test
 from scheduling.loops.observe.nodes import sync_nodes
+from scheduling.loops.observe.observations import HeldGpus, index_corrections
 from scheduling.loops.observe.restore import restorable_jobs, restore_lost_attempt
-from scheduling.loops.observe.unreadable_rows import record_unreadable_rows
 
 log = logging.getLogger(__name__)
 
+MAX_NAMED_ROWS = 3
+MAX_ROW_LENGTH = 200
 MAX_SYNC_S = 10.0  # a third of the lease: some changes need log storage, which may be slow
 
 
@@ -336,3 +338,20 @@ def _fill_missing_gpus(
         if gpus := next((job.gpus for job in by_name.get(key, []) if job.gpus), None):
             with skip_row_on_error(f"the GPUs of {key}"):
                 job_actions.record_adopted_gpus(attempt.pk, cluster, gpus)
+
+
+def unreadable_text(rows: Sequence[UnreadableRow]) -> str:
+    """Return text like "job 12: job_state is missing; node n3: cpus is a str; and 4 more". Empty if there are none."""
+    named = [row.sentence[:MAX_ROW_LENGTH] for row in rows[:MAX_NAMED_ROWS]]
+    more = [f"and {len(rows) - MAX_NAMED_ROWS} more"] if len(rows) > MAX_NAMED_ROWS else []
+    return "; ".join([*named, *more])
+
+
+def record_unreadable_rows(cluster: Cluster, rows: Sequence[UnreadableRow]) -> None:
+    """Show the rows to operators, and log them once per change."""
+    count, text = len(rows), unreadable_text(rows)
+    if (cluster.unreadable_count, cluster.unreadable_rows) == (count, text):
+        return
+    Cluster.objects.filter(pk=cluster.pk).update(unreadable_count=count, unreadable_rows=text)
+    log.warning("cluster %s: %s", cluster, f"{count} unreadable rows: {text}" if rows else "no unreadable rows")
+    live.publish_on_commit("nodes")

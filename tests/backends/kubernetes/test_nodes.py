@@ -7,7 +7,7 @@ from scheduling.backends.kubernetes.fields import MalformedObject
 from scheduling.backends.kubernetes.nodes import backend_node, read_node
 from scheduling.backends.kubernetes.ownership import KEY_LABEL, OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
-from scheduling.core.observations import topology
+from scheduling.loops.observe.observations import topology
 from tests.backends.kubernetes.objects import condition, node, pod
 
 READY, UNREADY = condition("Ready"), condition("Ready", "False", reason="KubeletNotReady", message="runtime is down")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs.core.backend_job import BackendJob
 from jobs.core.lifecycle import Flag, State
-from scheduling.core.observations import (
+from scheduling.loops.observe.observations import (
     MAX_START_DELAY,
     AttemptFacts,
     BackendIdChange,

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.core.lifecycle import State
 from scheduling.backends.attempt_record import STARTED_BEFORE, AttemptRecord
-from scheduling.core.outcomes import (
+from scheduling.loops.observe.outcome_evidence import (
     ACCOUNTING_LAG,
     MISSING_GRACE,
     SOURCE_TIMEOUT,

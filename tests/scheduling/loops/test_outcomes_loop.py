@@ -13,8 +13,8 @@ from jobs.core.lifecycle import Flag, State
 from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
 from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
-from scheduling.core.outcomes import MISSING_GRACE, SOURCE_TIMEOUT
 from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.observe.outcome_evidence import MISSING_GRACE, SOURCE_TIMEOUT
 from scheduling.loops.observe.outcomes import (
     clusters_with_missing_attempts,
     clusters_with_unknown_outcomes,

@@ -13,9 +13,9 @@ from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterMode, Event, Job, Node, clock
 from scheduling.backends.attempt_record import STARTED_BEFORE
 from scheduling.backends.base import BackendNode, ClusterUnreachable
-from scheduling.core.observations import MAX_START_DELAY
-from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.observe.observations import MAX_START_DELAY
+from scheduling.loops.observe.outcome_evidence import MISSING_GRACE
 from scheduling.loops.observe.sync import sync_cluster_once
 from tests import make
 from tests.scheduling.fake import failing

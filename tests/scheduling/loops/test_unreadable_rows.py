@@ -10,10 +10,9 @@ from acmeweb.metrics import AcmeCollector
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, ClusterCommand, Job, Node, clock
 from scheduling.backends.base import OutcomeUnknown, UnreadableRow
-from scheduling.core.outcomes import MISSING_GRACE
 from scheduling.loops.commands.send import send_commands_once
-from scheduling.loops.observe.sync import sync_cluster_once
-from scheduling.loops.observe.unreadable_rows import unreadable_text
+from scheduling.loops.observe.outcome_evidence import MISSING_GRACE
+from scheduling.loops.observe.sync import sync_cluster_once, unreadable_text
 from tests import make
 from tests.page_text import page_text
 from tests.scheduling.fake import failing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from urllib.parse import quote
@@ -17,21 +17,23 @@ from urllib.parse import quote
 from acmeweb.common.http_client import RequestDeadline
 from jobs.core.lifecycle import NodeFlag, State
 
-from ...base import BackendError, RequestRejected, SubmitRequest
+from ...base import BackendError, EvictionRefused, RequestRejected, SubmitRequest
 from ..api_client import MERGE_PATCH, ApiClient
+from ..api_errors import NOT_FOUND, CommandRefused, DisruptionForbidden
 from ..attempts import OwnAttempt, attempt_end, running_pods
+from ..changes import ChangeReader
 from ..ends import PodEnd
 from ..fields import mappings_at, text_at
-from ..following import DISCOVER_EVERY_S, NODES, ClusterFollower
+from ..following import DISCOVER_EVERY_S, NODES, PODS, ClusterFollower
+from ..groups import GroupCache
 from ..nodes import NodeReport, awake_patch, cordon_patch, power_patch, uncordon_patch
 from ..ownership import KEY_LABEL
 from ..pod_objects import ApiFeatures
 from ..pod_template import NamespaceMode, PodTemplate
-from .admission import RecordEnd, Step, next_steps, obstacles, step_after_end
-from .advancing import StepRunner
-from .attempt_index import AttemptIndex
+from ..pods import Pod
+from .admission import NEVER, RecordEnd, Step, idle_until, next_steps, obstacles, step_after_end
+from .advancing import StepRunner, object_path
 from .capacity import CapacityInUse, FreeCapacity
-from .eviction import evict_pod
 from .parallel import ParallelCommands
 from .probes import eviction_version, probe_features
 from .submission import ClusterLook, CreatedOwner, Submitter
@@ -311,3 +313,94 @@ class AttemptDriver:
 def _waits_for_pods(attempt: OwnAttempt) -> bool:
     """Whether the pods of an attempt should exist soon. Those of a suspended one wait for Kueue."""
     return not attempt.is_over and not attempt.owner.suspended and None in attempt.members
+
+
+def evict_pod(api: ApiClient, pod: Pod, version: str, deadline: RequestDeadline) -> None:
+    """Raises EvictionRefused, naming the budget, if the pod may not be evicted now. `version` as served.
+
+    The Eviction API respects PodDisruptionBudgets. A gang runs with all its pods or not at all, so one granted eviction
+    ends the attempt, and its other pods are deleted. Asking for each of them would stop halfway: a budget that allows
+    one disruption refuses the second. Killed after the eviction and before the end is recorded, the next `advance_jobs`
+    finds an attempt that lost a pod, and ends the others. The command is repeated until all are gone.
+    """
+    if not version:
+        raise RequestRejected(f"{api.server} does not serve evictions")
+    path = f"{object_path(PODS, pod.namespace, pod.name)}/eviction"
+    metadata = {"name": pod.name, "namespace": pod.namespace}
+    body = {"apiVersion": version, "kind": "Eviction", "metadata": metadata}
+    body["deleteOptions"] = {"preconditions": {"uid": pod.uid}}
+    try:
+        api.command("POST", path, deadline, body)
+    except DisruptionForbidden as error:
+        raise EvictionRefused(f"pod {pod.namespace}/{pod.name} may not be evicted now: {error}") from None
+    except CommandRefused as error:
+        if error.status != NOT_FOUND:
+            raise
+
+
+class AttemptIndex:
+    """The attempts of this installation by the uid of their owner, and which of them may need a step.
+
+    Thousands of attempts run unchanged for days, so a look derives anew only what belongs to changed groups.
+    """
+
+    def __init__(self, groups: GroupCache, is_ours: Callable[[OwnAttempt], bool]) -> None:
+        self._groups, self._is_ours, self._reader = groups, is_ours, ChangeReader()
+        self.all: dict[str, OwnAttempt] = {}
+        self.not_admitted: dict[str, OwnAttempt] = {}
+        self.incomplete: dict[str, OwnAttempt] = {}  # admitted pods are not known
+        self._may_need_step: dict[str, OwnAttempt] = {}
+        self._idle_until: dict[str, datetime] = {}  # of attempts that need a step later, even if nothing changes
+        self._next_step_at = NEVER  # the earliest of these times
+        self._last_look: object = None  # lost nodes and late pods, on which ends of attempts depend
+
+    def update(self) -> None:
+        with self._reader.changes([self._groups.changes]) as changed:
+            if changed is None:
+                self.all, self.not_admitted, self.incomplete = {}, {}, {}
+                self._may_need_step, self._idle_until = {}, {}
+                changed = set(self._groups.listed)
+            for uid in changed:
+                self._replace(uid)
+
+    def _replace(self, uid: str) -> None:
+        for entries in (self.all, self.not_admitted, self.incomplete, self._may_need_step, self._idle_until):
+            entries.pop(uid, None)
+        group = self._groups.listed.get(uid)
+        attempt = group.attempt if group else None
+        if attempt is None or not self._is_ours(attempt):
+            return
+        self.all[uid] = self._may_need_step[uid] = attempt
+        if not attempt.plan.admitted and not attempt.is_over:
+            self.not_admitted[uid] = attempt
+        if attempt.unseen_uids:
+            self.incomplete[uid] = attempt
+
+    def may_need_step(self, lost_nodes: Collection[str], late: Collection[str], now: datetime) -> Sequence[OwnAttempt]:
+        if self._last_look != (lost_nodes, late):
+            self._may_need_step = dict(self.all)
+            self._last_look = (lost_nodes, late)
+        if now >= self._next_step_at:
+            due = [uid for uid, until in self._idle_until.items() if until <= now]
+            self._may_need_step |= {uid: self.all[uid] for uid in due}
+            self._next_step_at = min((at for at in self._idle_until.values() if at > now), default=NEVER)
+        return [attempt for attempt in self._may_need_step.values() if attempt.owner.gone_at is None]
+
+    def note_idle(
+        self,
+        attempts: Sequence[OwnAttempt],
+        steps: Sequence[Step],
+        lost_nodes: Collection[str],
+        late: Collection[str],
+    ) -> None:
+        """Remember which of the attempts that were looked at need no step until something changes."""
+        with_step = {step.attempt.owner.uid for step in steps}
+        for attempt in attempts:
+            uid = attempt.owner.uid
+            until = None if uid in with_step else idle_until(attempt, lost_nodes, late)
+            if until is None:
+                continue
+            if until < NEVER:
+                self._idle_until[uid] = until
+                self._next_step_at = min(self._next_step_at, until)
+            self._may_need_step.pop(uid, None)

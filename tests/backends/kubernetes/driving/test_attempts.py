@@ -19,8 +19,8 @@ from scheduling.backends.kubernetes.driving.admission import (
     next_steps,
     obstacles,
 )
-from scheduling.backends.kubernetes.driving.attempt_index import AttemptIndex
 from scheduling.backends.kubernetes.driving.capacity import FreeCapacity, PodRequests, requests_of_live
+from scheduling.backends.kubernetes.driving.driver import AttemptIndex
 from scheduling.backends.kubernetes.ends import PodEnd
 from scheduling.backends.kubernetes.groups import GroupCache
 from scheduling.backends.kubernetes.jobs import JobCache, group_job

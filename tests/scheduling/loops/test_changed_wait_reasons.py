@@ -6,9 +6,9 @@ from collections import Counter
 from datetime import timedelta
 
 from jobs.core.lifecycle import JobKind
-from scheduling.core.changed_wait_reasons import changed_wait_reasons
 from scheduling.engine.blockers import Blocker, BlockerKind
 from scheduling.engine.cluster import ClusterSnapshot, ResourceRequest, WaitDecision, WaitingJob
+from scheduling.loops.schedule import changed_wait_reasons
 from tests.make import NOON
 
 

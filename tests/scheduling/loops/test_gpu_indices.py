@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.gpu_indices import HeldGpus, index_corrections
+from scheduling.loops.observe.observations import HeldGpus, index_corrections
 
 HALF = 500
 
