@@ -27,7 +27,7 @@ from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
 from jobs.models import Attempt, Cluster, Event, Job
 from scheduling.backends.base import ClusterListing
 from scheduling.loops.observe.attempt_changes import apply_observations
-from scheduling.loops.observe.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts, real_changes
+from scheduling.loops.observe.observations import ATTEMPT_FACT_COLUMNS, AttemptFacts, observed_changes
 
 MAX_NEW_JOBS = 500
 CHANGES = ("job.discovered", "job.started", "job.state_changed")
@@ -75,7 +75,7 @@ def _has_changed(attempt: AttemptFacts | None, seen: BackendJob | None, now: dat
     waits_there = seen is not None and seen.state == State.PENDING
     if attempt is None:
         return not waits_there
-    return waits_there or bool(real_changes(attempt, seen, now))
+    return waits_there or bool(observed_changes(attempt, seen, now))
 
 
 def _unfinished_jobs(cluster: Cluster, names: Iterable[str]) -> Iterable[Job]:

@@ -1,6 +1,6 @@
 """What an observation of the cluster means for one attempt or one node. Pure: facts in, one small value out.
 
-"No change" is a result too: an attempt that is not visible for a moment is not dead. If a cluster answers completely
+No change is a result too: an attempt that is not visible for a moment is not dead. If a cluster answers completely
 but does not know an attempt, the attempt is only marked as missing: clusters forget ended jobs, so the outcome must be
 looked up elsewhere (`outcomes`). A job that was refused because its attempt had started before is treated the same way.
 An attempt that the cluster accepted but does not start is stranded: its nodes were drained, failed or were taken
@@ -59,11 +59,6 @@ class ObservedChange:
 
 
 @dataclass(frozen=True)
-class NoChange(ObservedChange):
-    pass
-
-
-@dataclass(frozen=True)
 class BackendIdChange(ObservedChange):
     """The submission did succeed: the cluster has the attempt under this id."""
 
@@ -102,9 +97,9 @@ class MissingChange(ObservedChange):
 def observed_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime) -> list[ObservedChange]:
     """The changes, in the order in which they must be applied."""
     if job is None:
-        return [_absence_change(facts, now)]
+        return _missing_changes(facts, now) if facts.sent else []
     if facts.has_record and refused_to_start(job):
-        return [_missing_change(facts, now)]
+        return _missing_changes(facts, now)
     changes: list[ObservedChange] = []
     if job.backend_id != facts.backend_id:
         changes.append(BackendIdChange(job.backend_id))
@@ -119,11 +114,6 @@ def observed_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime)
     elif facts.is_suspended != (job.state == State.SUSPENDED):
         changes.append(SuspensionChange(job.state == State.SUSPENDED))
     return changes
-
-
-def real_changes(facts: AttemptFacts, job: BackendJob | None, now: datetime) -> list[ObservedChange]:
-    """The changes without "no change"."""
-    return [change for change in observed_changes(facts, job, now) if not isinstance(change, NoChange)]
 
 
 def may_be_outdated(change: ObservedChange) -> bool:
@@ -151,12 +141,8 @@ def _has_run(job: BackendJob) -> bool:
     return job.state in FINAL_STATES and bool(job.nodes)
 
 
-def _absence_change(facts: AttemptFacts, now: datetime) -> ObservedChange:
-    return _missing_change(facts, now) if facts.sent else NoChange()
-
-
-def _missing_change(facts: AttemptFacts, now: datetime) -> ObservedChange:
-    return MissingChange(now) if facts.missing_since is None else NoChange()
+def _missing_changes(facts: AttemptFacts, now: datetime) -> list[ObservedChange]:
+    return [MissingChange(now)] if facts.missing_since is None else []
 
 
 def refused_to_start(job: BackendJob) -> bool:

@@ -227,7 +227,7 @@ def _attempt_news(
         picked, duplicates = observations.pick_job(seen, facts.backend_id)
         if picked and not duplicates and facts.runs_as_known(picked):
             continue  # nearly all
-        changes = observations.real_changes(facts._replace(sent=attempt.pk in sent), picked, now)
+        changes = observations.observed_changes(facts._replace(sent=attempt.pk in sent), picked, now)
         if changes or duplicates:
             news[key] = AttemptNews(attempt.pk, picked, duplicates, changes)
     return news

@@ -13,7 +13,6 @@ from scheduling.loops.observe.observations import (
     AttemptFacts,
     BackendIdChange,
     MissingChange,
-    NoChange,
     ObservedEnd,
     RunStart,
     StrandedAttempt,
@@ -89,10 +88,10 @@ def seen(state=State.RUNNING, **fields):
         ),
         (facts(), seen(State.COMPLETED, flags=frozenset({Flag.COMPLETING})), []),
         # it is not seen
-        (facts(sent=False), None, [NoChange()]),
+        (facts(sent=False), None, []),
         (facts(), None, [MissingChange(NOON)]),
         (facts(missing_since=AGO), seen(), [MissingChange(None)]),
-        (facts(missing_since=NOON - timedelta(days=1)), None, [NoChange()]),
+        (facts(missing_since=NOON - timedelta(days=1)), None, []),
     ],
 )
 def test_observed_state_gives_these_changes(known, look, news):
