@@ -29,9 +29,8 @@ from jobs.models import (
     clock,
 )
 from scheduling.backends.kubernetes.pod_objects import attempt_name
-from scheduling.backends.telemetry import ExporterPage, GpuReading
+from scheduling.backends.telemetry import ExporterPage, GpuReading, device_readings
 from scheduling.clusters.telemetry_page import ReadTelemetry, telemetry_page
-from scheduling.core.slice_readings import device_readings
 
 COARSER_RESOLUTION: dict[int, int] = {Resolution.RAW: Resolution.FIVE_MINUTES, Resolution.FIVE_MINUTES: Resolution.HOUR}
 ROLLUP_LOOK_BACK: dict[int, timedelta] = {

@@ -351,7 +351,8 @@ NEED_COLUMNS = {
 }
 NEED_OF = attrgetter(*NEED_COLUMNS)
 WAITING_COLUMNS = (
-    *("pk", "public_id", "name", "user_id", "team_id", "kind", *NEED_COLUMNS),
+    *NEED_COLUMNS,
+    *("pk", "public_id", "name", "user_id", "team_id", "kind"),
     *("priority", "preemptible", "time_limit", "hold", "reason", "why", "power_budgets", "begin_at", "deadline_at"),
     *("array_id", "array_limit", "predicted_s", "trees_predicted_s", "submitted_epoch"),
 )
@@ -380,7 +381,7 @@ def _waiting(
     for row in rows.values_list(*WAITING_COLUMNS, named=True):
         if row.predicted_s is not None:
             predictions.add(row.pk, row.predicted_s, row.trees_predicted_s)
-        requested = NEED_OF(row)
+        requested = row[: len(NEED_COLUMNS)]  # takes less time than `NEED_OF`, ten thousand times
         need = needs.get(requested) or needs.setdefault(requested, resource_need(row))
         yield WaitingJob(
             id=row.pk,

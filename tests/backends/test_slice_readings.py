@@ -2,8 +2,7 @@
 
 import pytest
 
-from scheduling.backends.telemetry import parse
-from scheduling.core.slice_readings import device_readings
+from scheduling.backends.telemetry import device_readings, parse
 
 SLICES = {"1g.10gb": 2, "3g.40gb": 1}
 
