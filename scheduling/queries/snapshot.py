@@ -109,7 +109,6 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     needs: dict[tuple[Any, ...], ResourceRequest] = {}
     waiting = tuple(_waiting(cluster, teams, predictions, needs))
     held, live = usage_by_node(cluster)
-    places, shared_gpus = _places(held)
     nodes = list(Node.objects.filter(cluster=cluster))
     boots = remaining_boots(cluster, nodes, now)
     windows = tuple(_windows(cluster, nodes, now))
@@ -118,7 +117,7 @@ def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
         now=now,
         nodes=tuple(_node_view(node, held[node.pk], boots.get(node.pk, 0.0)) for node in nodes if node.is_schedulable),
         waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
-        running=tuple(_running(cluster, teams, places, shared_gpus, live, now, predictions)),
+        running=tuple(_running(cluster, teams, held, live, now, predictions)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
@@ -140,12 +139,11 @@ def running_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
     """Return a snapshot of the nodes and the running jobs only."""
     held, live = usage_by_node(cluster)
     nodes = list(Node.objects.filter(cluster=cluster))
-    places, shared_gpus = _places(held)
     picture = ClusterSnapshot(
         now=now,
         nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.is_schedulable),
         closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.is_schedulable),
-        running=tuple(_running(cluster, _team_names(), places, shared_gpus, live, now, StoredPredictions())),
+        running=tuple(_running(cluster, _team_names(), held, live, now, StoredPredictions())),
     )
     return with_power(cluster, picture, nodes)
 
@@ -425,8 +423,7 @@ def _preemption_times(cluster: Cluster, now: datetime) -> dict[int, tuple[dateti
 def _running(
     cluster: Cluster,
     teams: Mapping[int, str],
-    places: Mapping[int, Mapping[int, int]],
-    shared_gpus: Mapping[int, int],
+    held: Mapping[int, NodeUsage],
     live: Sequence[Any],
     now: datetime,
     predictions: StoredPredictions,
@@ -436,6 +433,7 @@ def _running(
     not show may have ended, so it is not preempted."""
     commands = ClusterCommand.objects.hanging().filter(cluster=cluster).order_by()
     hanging = set(commands.values_list("attempt", flat=True))
+    places, shared_gpus = _places(held)
     # Few jobs have a daily maximum
     preempted_at = _preemption_times(cluster, now) if any(job.preemptions_per_day is not None for job in live) else {}
     for job in live:

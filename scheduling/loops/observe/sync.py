@@ -1,12 +1,18 @@
 """Sync: compare the database with the cluster's report of nodes and jobs, and apply the differences.
 
-Eligible rows     All nodes of the cluster; all live attempts, the oldest first.
+Eligible rows     All nodes of the cluster; all live attempts, the oldest first; pending jobs of which the cluster has a
+                  job with a key of this installation that no attempt has, which happens after a failover that lost
+                  commits, or when a backup was restored.
 What a turn does  Updates node rows. Accepts, confirms, suspends and ends attempts. Corrects GPU indices to those that
                   the cluster allocated. Cancels duplicate jobs of an attempt. Restores attempts that the database has
-                  lost (`restore`). Follows jobs of others, including other Acme installations (`foreign_jobs`).
+                  lost, and their ends; if the cluster has not started such a job yet, its GPUs are recorded when it
+                  starts. Follows jobs of others, including other Acme installations (`foreign_jobs`).
                   What a listing shows as running, waiting or missing may be over by now: before a job is cancelled as a
                   duplicate, marked as missing or sent to other nodes because of that, it is read again.
 Failure story     Each write checks the expected state. Killed anywhere or run twice: the next sync applies the rest.
+                  A restored attempt is one transaction. Its number and the live attempt of a job are unique, so it
+                  cannot be restored twice; and this runs before jobs are started in the same turn, so the job cannot
+                  start a second time. A job that is not pending is retried in the next turn.
                   If the cluster is unreachable or a row is unreadable, nothing is known about the jobs concerned, and
                   they are not changed.
 """
@@ -24,7 +30,9 @@ from django.db.models import Q
 
 from acmeweb.common import live
 from jobs.actions import jobs as job_actions
+from jobs.actions import restore
 from jobs.actions.job_verbs import has_unknown_outcome
+from jobs.actions.journal import SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.promise import GpuCorrection
 from jobs.actions.wake import request_diagnoses
@@ -39,6 +47,7 @@ from jobs.models import (
     ClusterCommandKind,
     ClusterMode,
     Installation,
+    Job,
     Node,
 )
 from scheduling.backends.base import Backend, BackendNode, ClusterListing, UnreadableRow
@@ -48,7 +57,6 @@ from scheduling.loops.observe.attempt_changes import apply_observations, settle_
 from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
 from scheduling.loops.observe.nodes import sync_nodes
 from scheduling.loops.observe.observations import HeldGpus, index_corrections
-from scheduling.loops.observe.restore import restorable_jobs, restore_lost_attempt
 
 log = logging.getLogger(__name__)
 
@@ -355,3 +363,35 @@ def record_unreadable_rows(cluster: Cluster, rows: Sequence[UnreadableRow]) -> N
     Cluster.objects.filter(pk=cluster.pk).update(unreadable_count=count, unreadable_rows=text)
     log.warning("cluster %s: %s", cluster, f"{count} unreadable rows: {text}" if rows else "no unreadable rows")
     live.publish_on_commit("nodes")
+
+
+def restorable_jobs(cluster: Cluster, keys: Iterable[str]) -> dict[str, Job]:
+    """Return the jobs of this installation by key, for keys that no attempt has."""
+    ids = {key: _public_id_of_key(key) for key in keys}
+    rows = Job.objects.filter(cluster=cluster, public_id__in=set(ids.values()) - {""}, foreign_id="")
+    jobs = {job.public_id: job for job in rows.select_related("cluster")} if any(ids.values()) else {}
+    return {key: jobs[public_id] for key, public_id in ids.items() if public_id in jobs}
+
+
+def _public_id_of_key(key: str) -> str:
+    public_id, _, number = key.rpartition(".")
+    return public_id if number.isascii() and number.isdigit() and len(number) <= 4 and ":" not in key else ""
+
+
+def restore_lost_attempt(job: Job, key: str, seen: Sequence[BackendJob], now: datetime) -> None:
+    if job.state != State.PENDING:
+        return
+    picked, _ = observations.pick_job(seen, "")
+    if picked is None:
+        return
+    lost = restore.LostAttempt(
+        key=key,
+        number=int(key.rpartition(".")[2]),
+        backend_id=picked.backend_id,
+        started_at=picked.started_at or now,
+        nodes=picked.nodes,
+        gpus=picked.gpus,
+        cancelled=picked.state == State.CANCELLED,
+    )
+    attempt = restore.restore(job, lost, author=SYNC)
+    apply_observations(attempt, picked, True, now)
