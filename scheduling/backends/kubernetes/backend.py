@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jobs.core.backend_job import BackendJob
-from jobs.core.cluster_kinds import KUBERNETES
+from jobs.core.cluster_kinds import KUBERNETES, MANIFEST_COMMAND
 
 from ..base import (
     AccountingUnavailable,
@@ -26,7 +26,6 @@ from ..base import (
     SubmitRequest,
 )
 from .api_client import ApiClient
-from .connection.advice import connection_advice
 from .containers.attempt_containers import AttemptContainers
 from .containers.log_messages import state_in_log
 from .discovery import server_version
@@ -44,6 +43,24 @@ if [ -n "$NODE_RANK" ] && [ "$NNODES" = "$ranks" ]; then
   exit $?
 fi
 """
+
+
+def connection_advice(message: str) -> str:
+    """Advice for the usual cause of this error message."""
+    words = message.lower()
+    if "http 401" in words:
+        return "The credentials were rejected. Check that the token or certificate is current and of this cluster."
+    if "http 403" in words or "forbidden" in words:
+        return f"Acme may not read this. Grant it: {MANIFEST_COMMAND}"
+    if "certificate" in words or "ssl" in words:
+        return "Check certificate-authority(-data) and tls-server-name in the kubeconfig."
+    if "kubeconfig" in words or "plugin" in words or "token" in words:
+        return "Correct the kubeconfig file, for example with the one that kubernetes_manifest describes."
+    if "json" in words or "http 404" in words:
+        return "Another program listens at this address. Check the server in the kubeconfig."
+    return "Check that kubectl with the same kubeconfig works from this machine."
+
+
 KUBERNETES_TRAITS = BackendTraits(
     supports_images=True,
     rank_launcher=RANK_LAUNCHER,
