@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from acmeweb.common import env as environment
 from acmeweb.common.env import ROOT
-from jobs.core.pod_limits import PodLimits, PodPrivilege
+from jobs.core.cluster_kinds import PodLimits, PodPrivilege
 
 env = environment.load()
 

@@ -13,11 +13,12 @@ the answer becomes more certain as the job runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 # Added to the observed failures, so that a job without failures has a finite mean time between failures
 UNSEEN_FAILURES = 0.7
@@ -100,3 +101,25 @@ def advise_checkpoint_interval(
         if current_interval_s is None
         else lost_fraction(current_interval_s, mttf_s=mttf_s, stall_s=stall_s),
     )
+
+
+CHECKPOINT_TEMPLATE_VARIABLE = (
+    "ACME_CHECKPOINT_TEMPLATE"  # set in the job's environment, for example: --load {path} --iteration {step}
+)
+
+
+def resume_variables(resume: Mapping[str, Any], template: str) -> dict[str, str]:
+    """Return the variables of the checkpoint to resume from, and its arguments built from the job's own template:
+    `train.py $ACME_CHECKPOINT_ARGS`. A shell does not evaluate the value of a variable, so a path cannot inject a
+    command."""
+    if not resume:
+        return {}
+    path, step, skip = str(resume.get("path", "")), str(resume.get("step", "")), resume.get("skip")
+    variables = {"ACME_CHECKPOINT": path, "ACME_CHECKPOINT_STEP": step}
+    if skip:
+        variables["ACME_SKIP_STEPS"] = f"{skip[0]}-{skip[1]}"
+    if template and path:
+        # {step} first: a path may contain the text {step}, a step cannot contain {path}
+        arguments = template.replace("{step}", step).replace("{path}", path)
+        variables["ACME_CHECKPOINT_ARGS"] = arguments
+    return variables

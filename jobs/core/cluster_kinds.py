@@ -7,6 +7,7 @@ A simulated, a local and a real cluster of one kind differ only by address.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 KUBERNETES_SETTINGS = frozenset({"workload_owners", "pod_template"})  # columns of a cluster's row
 KUBERNETES_EXAMPLE = "kubernetes:///etc/acme/tokens/kalos.kubeconfig"
@@ -83,3 +84,23 @@ def cluster_kind(address: str) -> ClusterKind:
 def schemes_text() -> str:
     *others, last = KINDS
     return f"{', '.join(others)} or {last}"
+
+
+class PodPrivilege(StrEnum):
+    ROOT = "root"
+    HOST_NETWORK = "host-network"
+    IPC_LOCK = "ipc-lock"
+    SERVICE_ACCOUNT = "service-account"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodLimits:
+    """What pods of jobs may use of the nodes of a Kubernetes cluster, as the environment of this installation says. By
+    default nothing is allowed.
+
+    A user who may change a cluster decides how the pods of jobs look. With a host path, the network of the host or
+    root, a pod can take over its node.
+    """
+
+    host_paths: tuple[str, ...] = ()  # directories; what is beneath them may be mounted too
+    privileges: frozenset[str] = frozenset()  # of `PodPrivilege`

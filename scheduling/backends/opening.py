@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
-from jobs.core.cluster_kinds import KUBERNETES, cluster_kind, has_kind, schemes_text
-from jobs.core.pod_limits import PodLimits
+from jobs.core.cluster_kinds import KUBERNETES, PodLimits, cluster_kind, has_kind, schemes_text
 
 from .base import Backend
 from .kubernetes.api_client import ApiClient

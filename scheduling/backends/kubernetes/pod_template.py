@@ -15,8 +15,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from jobs.core.cluster_kinds import PodLimits, PodPrivilege
 from jobs.core.container_offers import MOUNT_NAME, ContainerOffers
-from jobs.core.pod_limits import PodLimits, PodPrivilege
 
 from .fields import QUANTITY, parse_quantity
 from .resources import is_gpu

@@ -23,9 +23,9 @@ from jobs.actions import progress, stack_requests, stop
 from jobs.actions.journal import SCHEDULER, SYNC
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.backend_job import BackendJob
+from jobs.core.checkpoint_interval import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.core.gpu_shares import SHARD, shards_of_milli
 from jobs.core.lifecycle import ASLEEP_NODE_FLAGS, NodeFlag
-from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
 from jobs.models import Allocation, Attempt, ClusterCommand, Installation, Job
 from scheduling.backends.attempt_record import RECORD_VARIABLE, record_directory
 from scheduling.backends.base import (

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from jobs.core.pod_limits import PodLimits
+from jobs.core.cluster_kinds import PodLimits
 from scheduling.backends.attempt_record import RECORD_VARIABLE
 from scheduling.backends.base import RequestRejected, SubmitRequest
 from scheduling.backends.kubernetes.fields import MalformedObject

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.core.cluster_kinds import PodLimits, PodPrivilege
 from jobs.core.container_offers import container_offers
-from jobs.core.pod_limits import PodLimits, PodPrivilege
 from scheduling.backends.kubernetes.pod_template import READERS, PodTemplate, mounted_volumes, parse_pod_template
 
 FULL = {

@@ -16,8 +16,8 @@ from failures.recovery.rules.remedies import RecoveryAction
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
+from jobs.core.checkpoint_interval import resume_variables
 from jobs.core.lifecycle import Flag, State
-from jobs.core.resume_environment import resume_variables
 from jobs.models import Cluster, ClusterCommand, DrainMode, Event, Job, Node, RecoveryMode, Resolution, Sample, clock
 from scheduling.actions.node_tests import advance_node_test, record_test_job_result
 from scheduling.loops.time_limits import enforce_time_limits_once

@@ -1,6 +1,6 @@
 """The variables that tell a job where to resume."""
 
-from jobs.core.resume_environment import resume_variables
+from jobs.core.checkpoint_interval import resume_variables
 
 
 def test_job_without_a_checkpoint_gets_no_variables():

@@ -9,7 +9,7 @@ import yaml
 from django.contrib.auth.models import Permission
 
 from jobs.actions.journal import Author
-from jobs.core.pod_limits import PodLimits
+from jobs.core.cluster_kinds import PodLimits
 from jobs.logs.allowed_paths import AllowedPaths
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions

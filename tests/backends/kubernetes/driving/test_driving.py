@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from acmeweb.common.env import ROOT
+from jobs.core.cluster_kinds import PodLimits
 from jobs.core.lifecycle import FINAL_STATES, NodeFlag, State
-from jobs.core.pod_limits import PodLimits
 from scheduling.backends.base import (
     ClusterUnreachable,
     EvictionRefused,

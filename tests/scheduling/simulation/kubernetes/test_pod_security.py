@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.core.pod_limits import PodLimits, PodPrivilege
+from jobs.core.cluster_kinds import PodLimits, PodPrivilege
 from scheduling.backends.kubernetes.pod_objects import ApiFeatures, owner_object
 from scheduling.backends.kubernetes.pod_template import parse_pod_template
 from tests.backends.kubernetes.test_pod_objects import request
