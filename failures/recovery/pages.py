@@ -26,8 +26,8 @@ from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core import masking
-from jobs.core.lifecycle import StatusBadge
 from jobs.core.checkpoint_interval import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
+from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Event, Job, RecoveryMode, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.web import job_forms
