@@ -123,7 +123,7 @@ class CampaignService:
         for step in self._evaluated_steps(run):
             if step > life.base:
                 at = life.first_step + (step - life.base) * MIX_STEP_S + UPLOAD_S
-                self._stage.agenda.at(at, self._stage.if_same_attempt(run, partial(self._begin, step)))
+                self._stage.plan_in_attempt(at, run, partial(self._begin, step))
 
     def _evaluated_steps(self, run: DrillJob) -> Iterator[int]:
         every = int(self._stage.plan.checkpoint_s / MIX_STEP_S)
@@ -152,6 +152,6 @@ class CampaignService:
             missing_s -= campaign.trials[-1].need_s - READY_S
             open_trials.append(campaign.trials[-1])
         if open_trials:
-            self._stage.agenda.at(now + CHECK_INTERVAL_S, partial(self._continue, campaign))
+            self._stage.agenda.at(now + CHECK_INTERVAL_S, self._continue, campaign)
         else:
             campaign.ends = now

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scheduling.simulation.drill.counts import FaultCase
 from scheduling.simulation.drill.faults import BUG, RESTARTABLE_REASONS, draw_bug_reason
-from scheduling.simulation.drill.jobs import GANG_JOB, DrillJob
+from scheduling.simulation.drill.jobs import GANG_JOB, MIX_STEP_S, DrillJob
 from scheduling.simulation.drill.simulation import NODE_LOST_S, TEARDOWN_S, DrillSimulation, symptom_delay_s
 from scheduling.simulation.drill.values import DrillFault
 from scheduling.simulation.machines.failure_reasons import TRAINING_KINDS
@@ -96,9 +98,7 @@ class FaultInjector:
         state = "FAILED"
         if fault.kind == FaultKind.DEATH:
             end, state = now + stage.dice("lost", fault.number).uniform(*NODE_LOST_S), "NODE_FAIL"
-        stage.agenda.at(
-            end, stage.if_same_attempt(work, lambda job, t: stage.fail_attempt(job, t, fault.kind, fault.node, state))
-        )
+        stage.plan_in_attempt(end, work, lambda job, t: stage.fail_attempt(job, t, fault.kind, fault.node, state))
 
     def _hang_job(self, work: DrillJob, now: float, at_fault: int | None = None) -> None:
         """Stop the job's output; NCCL's watchdog ends the job after `watchdog_s`."""
@@ -109,13 +109,13 @@ class FaultInjector:
             job.current_attempt.hangs.append((now, later))
             stage.fail_attempt(job, later, "nccl_timeout_error", at_fault)
 
-        stage.agenda.at(now + stage.plan.watchdog_s, stage.if_same_attempt(work, end_hung_job))
+        stage.plan_in_attempt(now + stage.plan.watchdog_s, work, end_hung_job)
 
     def _lose_node(self, fault: DrillFault, now: float) -> None:
         stage = self.stage
         lost = now + stage.dice("lost", fault.number).uniform(*NODE_LOST_S) - 0.001
-        stage.agenda.at(lost, lambda later: stage.close(fault.node, "down", later))
-        stage.agenda.at(now + fault.lasts_s, lambda later: stage.open(fault.node, "down", later))
+        stage.agenda.at(lost, lambda node, later: stage.close(node, "down", later), fault.node)
+        stage.agenda.at(now + fault.lasts_s, lambda node, later: stage.open(node, "down", later), fault.node)
 
     def _fail_storage(self, fault: DrillFault, now: float) -> None:
         stage = self.stage
@@ -132,7 +132,7 @@ class FaultInjector:
             self._open_case(fault.kind, work, now, recoverable=True)
             work.dying = True
             at = now + stage.dice("read", fault.number, work.name).uniform(1, 60)
-            stage.agenda.at(at, stage.if_same_attempt(work, lambda job, t: stage.fail_attempt(job, t, fault.kind)))
+            stage.plan_in_attempt(at, work, lambda job, t: stage.fail_attempt(job, t, fault.kind))
 
     def _break_program(self, fault: DrillFault, now: float) -> None:
         """Insert a bug into the gang's program, or bad data."""
@@ -149,7 +149,16 @@ class FaultInjector:
             work.bad_data.append((work.step + 1, work.step + BAD_STEPS, how))
             self._open_case(fault.kind, work, now, recoverable=True)
 
-    def fail_by_own_flaw(self, work: DrillJob, now: float) -> None:
+    def plan_end(self, work: DrillJob, now: float, finish: Callable[[DrillJob, float], None]) -> None:
+        """Plan how an attempt ends if no fault hits it: by a flaw of the program, or when its work is done."""
+        stage = self.stage
+        stage.tally.record_first_step(work.name, now)
+        remaining_s = max(1.0, work.need_s - work.step * MIX_STEP_S)
+        if work.flaw and work.flaw.after_s < remaining_s:
+            stage.plan_in_attempt(now + work.flaw.after_s, work, self._fail_by_own_flaw)
+        stage.plan_in_attempt(now + remaining_s, work, finish)
+
+    def _fail_by_own_flaw(self, work: DrillJob, now: float) -> None:
         """Fail a job of the mix for its own flaw."""
         stage, flaw = self.stage, work.flaw
         if flaw is None or work.dying or not work.running:

@@ -31,9 +31,7 @@ class GangTraining:
         self._pause_s = 0.0
         if factor > 1:
             work.current_attempt.slows.append((now, now + report.seconds, factor))
-        stage.agenda.at(
-            now + report.seconds, stage.if_same_attempt(work, lambda job, t: self._finish_step(job, t, report.seconds))
-        )
+        stage.plan_in_attempt(now + report.seconds, work, lambda job, t: self._finish_step(job, t, report.seconds))
 
     def _finish_step(self, work: DrillJob, now: float, seconds: float) -> None:
         stage, plan = self.stage, self.stage.plan
@@ -57,7 +55,7 @@ class GangTraining:
             self._save_checkpoint(work, now)
         if work.step % plan.evaluate_steps == 0:
             stage.answer.on_section(work.name, "evaluation", now, now + plan.evaluate_s)
-            stage.agenda.at(now + plan.evaluate_s, stage.if_same_attempt(work, self._schedule_next_step))
+            stage.plan_in_attempt(now + plan.evaluate_s, work, self._schedule_next_step)
             return
         self._schedule_next_step(work, now)
 
@@ -72,4 +70,4 @@ class GangTraining:
         def durable(_work: DrillJob, later: float) -> None:
             saved.whole, saved.at = True, later
 
-        self.stage.agenda.at(now + plan.persist_s, self.stage.if_same_attempt(work, durable))
+        self.stage.plan_in_attempt(now + plan.persist_s, work, durable)

@@ -199,7 +199,7 @@ class AcmeRecovery:
         """Test the node with two known good nodes in turn; it is faulty if both tests fail."""
         partners = [name for name in self.stage.idle() if name != node][:2]
         if not partners:
-            self.stage.agenda.at(now + SWEEP_INTERVAL_S, lambda later: self._test_node(node, later))
+            self.stage.agenda.at(now + SWEEP_INTERVAL_S, self._test_node, node)
             return
         self._run_pair_tests(
             [node], partners, now, lambda verdict, later: self._handle_node_verdict(node, verdict, later)
@@ -213,7 +213,7 @@ class AcmeRecovery:
         elif node in verdict.faulty:
             self._repair(node, now)
         else:
-            self.stage.agenda.at(now + SWEEP_INTERVAL_S, lambda later: self._test_node(node, later))
+            self.stage.agenda.at(now + SWEEP_INTERVAL_S, self._test_node, node)
 
     def _repair(self, node: str, now: float) -> None:
         self.stage.repair(node, now, lambda later: self._test_node(node, later))

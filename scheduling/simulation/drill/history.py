@@ -19,20 +19,15 @@ import numpy as np
 from failures.incidents.grouping import OpenIncident
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Trace
-from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
-from scheduling.engine.engine import Engine
-from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
-from scheduling.engine.policies.acme import AcmeRules
-from scheduling.engine.resources import NodeResources
-from scheduling.simulation.drill.agenda import EventQueue
+from scheduling.engine.cluster import QuotaView, ResourceRequest
+from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.simulation.drill.checkpoint_campaigns import CampaignService, CheckpointCampaign, EvaluationArrivals
-from scheduling.simulation.drill.counts import DrillCounts
 from scheduling.simulation.drill.failure_odds import LikelyFailures, table_odds
 from scheduling.simulation.drill.fault_effects import FaultInjector
 from scheduling.simulation.drill.faults import BUG, FAILURE_SHARE, SCENARIOS, Scenario, draw_faults, draw_flaw
 from scheduling.simulation.drill.healing import AcmeRecovery, HandledFailure
 from scheduling.simulation.drill.job_logs import HistoryLogs
-from scheduling.simulation.drill.jobs import MIX_STEP_S, DrillJob
+from scheduling.simulation.drill.jobs import DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
 from scheduling.simulation.drill.values import DRILL_EPOCH, DrillFault, DrillPlan, NodeClosure
 from scheduling.simulation.machines.faults import FaultKind
@@ -96,8 +91,8 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
         hours=settings.days * 24, seed=settings.seed, nodes=settings.nodes, gpus_per_node=settings.gpus_per_node,
         site=settings.site, first_node=settings.first_node, gang_nodes=0, spares=0, start_s=START_S,
     )  # fmt: skip
-    agenda = EventQueue()
-    stage = DrillSimulation(plan, _engine(settings, plan), agenda, DrillCounts())
+    quotas = [QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in settings.quotas.items()]
+    stage = DrillSimulation(plan, quotas)
     recovery = AcmeRecovery(stage)
     stage.answer = recovery
     logs = HistoryLogs(plan=plan, began_s=settings.began.timestamp(), are_pods=settings.site in KUBERNETES_SITES)
@@ -105,12 +100,12 @@ def simulate_history(settings: HistorySettings) -> Iterator[float | SiteHistory]
     faults = FaultInjector(stage)
     drawn_faults = draw_faults(_without_step_faults(SCENARIOS["dense"]), plan)
     for fault in drawn_faults:
-        agenda.at(fault.at, partial(faults.apply_fault, fault))
+        stage.agenda.at(fault.at, faults.apply_fault, fault)
     campaigns = _schedule_arrivals(stage, settings)
     stage.on_first_step = partial(_plan_attempt, stage, faults, campaigns)
-    agenda.every(CHECK_INTERVAL_S, stage.answer.run_checks)
+    stage.agenda.at(CHECK_INTERVAL_S, stage.check_regularly, CHECK_INTERVAL_S)
     for day in range(1, math.ceil(settings.days) + 1):
-        agenda.run(min(day * 86_400.0, plan.end_s))
+        stage.agenda.run_until(min(day * 86_400.0, plan.end_s))
         yield min(1.0, day / settings.days)
     for work in list(stage.running.values()):
         stage.progress(work, plan.end_s)  # its checkpoints since it started
@@ -132,19 +127,6 @@ def _without_step_faults(scenario: Scenario) -> Scenario:
     )
 
 
-def _engine(settings: HistorySettings, plan: DrillPlan) -> Engine:
-    rules = AcmeRules()
-    nodes = [
-        NodeView(
-            id=number, name=name, gpus=plan.gpus_per_node, free_gpus=tuple(range(plan.gpus_per_node)), free_cpus=0,
-            free_memory_mb=0, leaf=f"l{number // 8:03}",
-        )
-        for number, name in enumerate(plan.node_names)
-    ]  # fmt: skip
-    quotas = tuple(QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in settings.quotas.items())
-    return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
-
-
 def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> CampaignService:
     """Schedule as many jobs of the site, picked at random, as request the wanted share of the GPU time."""
     site = acme_trace.PUBLISHED_CLUSTERS[settings.site]
@@ -163,7 +145,7 @@ def _schedule_arrivals(stage: DrillSimulation, settings: HistorySettings) -> Cam
             submit(row, now)
 
     for row in rows:
-        stage.agenda.at(float(trace.submit_s[row]), partial(arrive, row))
+        stage.agenda.at(float(trace.submit_s[row]), arrive, row)
     return CampaignService(stage, arrivals, partial(submit, is_trial=True))
 
 
@@ -206,16 +188,7 @@ def _plan_attempt(
     stage: DrillSimulation, faults: FaultInjector, campaigns: CampaignService, work: DrillJob, now: float
 ) -> None:
     campaigns.plan_run(work)
-    _plan_end(stage, faults, work, now)
-
-
-def _plan_end(stage: DrillSimulation, faults: FaultInjector, work: DrillJob, now: float) -> None:
-    """Plan how an attempt ends if no fault hits it: by a flaw of the program, or when its work is done."""
-    stage.tally.record_first_step(work.name, now)
-    remaining_s = max(1.0, work.need_s - work.step * MIX_STEP_S)
-    if work.flaw and work.flaw.after_s < remaining_s:
-        stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, faults.fail_by_own_flaw))
-    stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, partial(_finish, stage)))
+    faults.plan_end(work, now, partial(_finish, stage))
 
 
 def _planned_s(kind: JobKind, takes_s: float, *, completes: bool, key: str) -> float:

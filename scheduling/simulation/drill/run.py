@@ -9,12 +9,9 @@ from functools import partial
 
 from jobs.core.checkpoint_interval import optimal_interval_s
 from jobs.core.lifecycle import JobKind
-from scheduling.engine.cluster import NodeView, QuotaView, ResourceRequest
-from scheduling.engine.engine import Engine
-from scheduling.engine.gpu_accounts import QuotaOwner, QuotaUsage
-from scheduling.engine.policies.acme import AcmeRules
-from scheduling.engine.resources import NodeResources
-from scheduling.simulation.drill.agenda import EventQueue
+from jobs.traces.trace import Trace
+from scheduling.engine.cluster import QuotaView, ResourceRequest
+from scheduling.engine.gpu_accounts import QuotaOwner
 from scheduling.simulation.drill.answers import ManualRecovery, RequeueAlways
 from scheduling.simulation.drill.counts import DrillCounts
 from scheduling.simulation.drill.fault_effects import FaultInjector
@@ -51,54 +48,33 @@ def run_drill(
 ) -> DrillResult:
     """Simulate the scenario under a strategy. `faults` replaces the faults that the scenario draws."""
     faults = draw_faults(scenario, plan) if faults is None else faults
-    agenda, tally = EventQueue(), DrillCounts()
-    stage = DrillSimulation(plan, _build_engine(plan), agenda, tally)
+    stage = DrillSimulation(plan, _quotas(plan))
     stage.answer = STRATEGIES[answer](stage)
     save_s = optimal_interval_s(mttf_s=scenario.hours_between(plan.gang_nodes) * 3600, stall_s=plan.stall_s)
     save_every = max(1, round(save_s / plan.step_s))
     gang, fault_injector = GangTraining(stage, save_every), FaultInjector(stage)
-    stage.on_first_step = lambda work, now: _handle_first_step(stage, gang, fault_injector, work, now)
+    stage.on_first_step = lambda work, now: (
+        gang.begin(work, now) if work.is_gang else fault_injector.plan_end(work, now, stage.finish)
+    )
     stage.submit(_gang_job(stage), 0.0)
-    _schedule_arrivals(stage, plan)
+    _schedule_arrivals(stage)
     for fault in faults:
-        agenda.at(fault.at, partial(fault_injector.apply_fault, fault))
-    agenda.every(TICK_S, stage.answer.run_checks)
-    agenda.run(plan.end_s + plan.cooldown_h * 3600)
-    tally.jobs = len(stage.works)
+        stage.agenda.at(fault.at, fault_injector.apply_fault, fault)
+    stage.agenda.at(TICK_S, stage.check_regularly, TICK_S)
+    stage.agenda.run_until(plan.end_s + plan.cooldown_h * 3600)
+    stage.tally.jobs = len(stage.works)
     return DrillResult(
         plan=plan, scenario=scenario, answer=answer, injected=len(faults), save_every_s=save_every * plan.step_s,
-        tally=tally, works=stage.works,
+        tally=stage.tally, works=stage.works,
     )  # fmt: skip
 
 
-def _handle_first_step(
-    stage: DrillSimulation, gang: GangTraining, fault_injector: FaultInjector, work: DrillJob, now: float
-) -> None:
-    if work.is_gang:
-        gang.begin(work, now)
-        return
-    stage.tally.record_first_step(work.name, now)
-    remaining_s = max(1.0, work.need_s - work.step * 10.0)
-    if work.flaw and work.flaw.after_s < remaining_s:
-        stage.agenda.at(now + work.flaw.after_s, stage.if_same_attempt(work, fault_injector.fail_by_own_flaw))
-    stage.agenda.at(now + remaining_s, stage.if_same_attempt(work, stage.finish))
-
-
-def _build_engine(plan: DrillPlan) -> Engine:
+def _quotas(plan: DrillPlan) -> tuple[QuotaView, ...]:
     beside = (plan.nodes - plan.gang_nodes - plan.spares) * plan.gpus_per_node
-    quotas = (
+    return (
         QuotaView(team="pretrain", kind=JobKind.PRETRAIN, gpus=plan.gang_nodes * plan.gpus_per_node),
         QuotaView(team="mix", kind=None, gpus=max(plan.gpus_per_node, beside)),
     )
-    rules = AcmeRules()
-    nodes = [
-        NodeView(
-            id=number, name=name, gpus=plan.gpus_per_node, free_gpus=tuple(range(plan.gpus_per_node)), free_cpus=0,
-            free_memory_mb=0, leaf=f"l{number // 8:03}",
-        )
-        for number, name in enumerate(plan.node_names)
-    ]  # fmt: skip
-    return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
 
 
 def _gang_job(stage: DrillSimulation) -> DrillJob:
@@ -111,38 +87,31 @@ def _gang_job(stage: DrillSimulation) -> DrillJob:
     )  # fmt: skip
 
 
-def _schedule_arrivals(stage: DrillSimulation, plan: DrillPlan) -> None:
+def _schedule_arrivals(stage: DrillSimulation) -> None:
     """Schedule the mix of Kalos next to the gang: as many jobs as Kalos had in that time, without the largest ones."""
-    site = acme_trace.PUBLISHED_CLUSTERS["kalos"]
+    site, plan = acme_trace.PUBLISHED_CLUSTERS["kalos"], stage.plan
     count = max(1, round(site.jobs / site.days * plan.hours / 24))
     trace = acme_trace.draw_trace(site, "kalos", jobs=count, seed=plan.seed)
     last = float(trace.submit_s[-1]) or 1.0
     for row in range(len(trace)):
-        gpus, kind = int(trace.gpus[row]), JobKind(trace.kinds.words[trace.kinds.codes[row]])
-        if gpus <= MAX_MIX_JOB_GPUS:
+        if trace.gpus[row] <= MAX_MIX_JOB_GPUS:
             at = float(trace.submit_s[row]) / last * plan.end_s * 0.98
-            stage.agenda.at(at, _arrival_action(stage, row, kind, gpus, float(trace.runtime_s[row])))
+            stage.agenda.at(at, partial(_submit, stage, trace), row)
 
 
-def _arrival_action(
-    stage: DrillSimulation, row: int, kind: JobKind, gpus: int, takes_s: float
-) -> Callable[[float], None]:
-    def submit_arrival(now: float) -> None:
-        per_node = stage.plan.gpus_per_node
-        whole, rest = divmod(gpus, per_node)
-        need = (
-            ResourceRequest(gpus=gpus, cpus=0)
-            if gpus <= per_node
-            else ResourceRequest(nodes=whole, gpus=per_node, rest=rest, cpus=0)
-        )
-        owner = QuotaOwner(team="mix", kind=kind, preemptible=kind is JobKind.EVALUATION)
-        name = f"{kind}-{row}"
-        stage.submit(
-            DrillJob(
-                name=name, team="mix", kind=kind, gpus=gpus, submitted=now, need_s=takes_s, number=1000 + row,
-                group=stage.engine.request_group(need, owner), flaw=draw_flaw(kind, gpus, f"{stage.plan.seed}:{name}"),
-            ),
-            now,
-        )  # fmt: skip
-
-    return submit_arrival
+def _submit(stage: DrillSimulation, trace: Trace, row: int, now: float) -> None:
+    gpus, kind = int(trace.gpus[row]), JobKind(trace.kinds.words[trace.kinds.codes[row]])
+    per_node = stage.plan.gpus_per_node
+    whole, rest = divmod(gpus, per_node)
+    need = (
+        ResourceRequest(gpus=gpus, cpus=0)
+        if gpus <= per_node
+        else ResourceRequest(nodes=whole, gpus=per_node, rest=rest, cpus=0)
+    )
+    owner = QuotaOwner(team="mix", kind=kind, preemptible=kind is JobKind.EVALUATION)
+    name, takes_s = f"{kind}-{row}", float(trace.runtime_s[row])
+    work = DrillJob(
+        name=name, team="mix", kind=kind, gpus=gpus, submitted=now, need_s=takes_s, number=1000 + row,
+        group=stage.engine.request_group(need, owner), flaw=draw_flaw(kind, gpus, f"{stage.plan.seed}:{name}"),
+    )  # fmt: skip
+    stage.submit(work, now)

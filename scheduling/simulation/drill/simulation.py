@@ -16,10 +16,14 @@ from failures.detection.node_health import NodeTelemetryWindow
 from failures.detection.slow_ranks import RankTimings
 from failures.incidents.circumstances import NodeStateChange
 from failures.recovery.rules.pair_tests import GroupResult, NodeGroup
+from scheduling.engine.cluster import NodeView, QuotaView
 from scheduling.engine.engine import Engine
+from scheduling.engine.gpu_accounts import QuotaUsage
 from scheduling.engine.job import EngineJob
+from scheduling.engine.policies.acme import AcmeRules
+from scheduling.engine.resources import NodeResources
+from scheduling.event_queue import EventQueue
 from scheduling.simulation.drill import symptoms
-from scheduling.simulation.drill.agenda import EventQueue
 from scheduling.simulation.drill.counts import DrillCounts
 from scheduling.simulation.drill.jobs import MIX_STEP_S, AttemptLife, DrillCheckpoint, DrillJob
 from scheduling.simulation.drill.values import (
@@ -73,8 +77,8 @@ def _short_failure_log(stage: DrillSimulation, work: DrillJob, now: float, kind:
 
 
 class DrillSimulation:
-    def __init__(self, plan: DrillPlan, engine: Engine, agenda: EventQueue, tally: DrillCounts) -> None:
-        self.plan, self.engine, self.agenda, self.tally = plan, engine, agenda, tally
+    def __init__(self, plan: DrillPlan, quotas: Sequence[QuotaView]) -> None:
+        self.plan, self.engine, self.agenda, self.tally = plan, _new_engine(plan, quotas), EventQueue(), DrillCounts()
         self.names = plan.node_names
         self.number_of = {name: number for number, name in enumerate(self.names)}
         self.works: dict[str, DrillJob] = {}
@@ -115,7 +119,7 @@ class DrillSimulation:
             self._woken = True
             self.agenda.at(now + TURN_DELAY_S, self._run_turn)
 
-    def _run_turn(self, now: float) -> None:
+    def _run_turn(self, _: None, now: float) -> None:
         self._woken = False
         self.engine.decide(now)
         stopped, started = list(self.engine.stopped_jobs), list(self.engine.started_jobs)
@@ -152,11 +156,11 @@ class DrillSimulation:
         work.lives.append(life)
         work.base = work.step
         self.answer.on_start(work.name, now)
-        if kind := self.start_obstacle(work, now):
+        if kind := self._start_obstacle(work, now):
             self._fail_to_start(work, kind, now)
             return
         start_up = self.plan.restart_s if work.is_gang else self.plan.start_s
-        self.agenda.at(now + start_up, self.if_same_attempt(work, self._record_first_step))
+        self.plan_in_attempt(now + start_up, work, self._record_first_step)
 
     def _fail_to_start(self, work: DrillJob, kind: str, now: float) -> None:
         """Schedule the failure of an attempt on broken nodes.
@@ -166,47 +170,46 @@ class DrillSimulation:
         """
         after = self.dice("stumble", work.name, work.run).uniform(*FAILED_START_S)
         if kind in SILENT_FAULTS:
-            self.agenda.at(now + after + self.plan.watchdog_s, self._die_of(work, "nccl_timeout_error"))
-        else:
-            self.agenda.at(now + after, self._die_of(work, kind))
+            after, kind = after + self.plan.watchdog_s, "nccl_timeout_error"
+        self.plan_in_attempt(now + after, work, lambda attempt, later: self.fail_attempt(attempt, later, kind))
 
-    def _die_of(self, work: DrillJob, kind: str) -> Callable[[float], None]:
-        return self.if_same_attempt(work, lambda attempt, now: self.fail_attempt(attempt, now, kind))
-
-    def if_same_attempt(self, work: DrillJob, action: Callable[[DrillJob, float], None]) -> Callable[[float], None]:
-        """The action, skipped if the attempt is over when it is due."""
+    def plan_in_attempt(self, at: float, work: DrillJob, action: Callable[[DrillJob, float], None]) -> None:
+        """Plan an action, which is skipped if the present attempt is over when it is due."""
         run = work.run
 
-        def run_if_current(now: float) -> None:
+        def run_if_current(_: None, now: float) -> None:
             if work.run == run and work.running:
                 action(work, now)
 
-        return run_if_current
+        self.agenda.at(at, run_if_current)
+
+    def check_regularly(self, interval_s: float, now: float) -> None:
+        """Let the strategy check its nodes and jobs now, and again and again."""
+        self.answer.run_checks(now)
+        self.agenda.at(now + interval_s, self.check_regularly, interval_s)
 
     def _record_first_step(self, work: DrillJob, now: float) -> None:
         work.current_attempt.first_step = now
         self.on_first_step(work, now)
 
-    def start_obstacle(self, work: DrillJob, now: float) -> str:
+    def _start_obstacle(self, work: DrillJob, now: float) -> str:
         """The kind of fault that prevents the attempt from starting; empty if nothing does."""
         for number in work.nodes:
-            for fault in self.sick(number):
+            for fault in self._sick(number, now):
                 if fault.kind != FaultKind.SLOW and (fault.kind != FaultKind.NVLINK or work.gpus > 1):
                     return fault.kind
         if work.saves and any(low <= now < high for low, high in self.outages):
             return FaultKind.STORAGE
         return ""
 
-    def sick(self, number: int) -> list[DrillFault]:
+    def _sick(self, number: int, now: float) -> list[DrillFault]:
         """Persistent faults that the node has now."""
         return [
             fault
             for fault in self.broken[number]
-            if fault.number not in self.mended and (fault.sticks or self._is_node_down(fault))
+            if fault.number not in self.mended
+            and (fault.sticks or (fault.kind == FaultKind.DEATH and now < fault.at + fault.lasts_s))
         ]
-
-    def _is_node_down(self, fault: DrillFault) -> bool:
-        return fault.kind == FaultKind.DEATH and self.agenda.now < fault.at + fault.lasts_s
 
     def fail_attempt(
         self, work: DrillJob, now: float, kind: str, where: int | None = None, state: str = "FAILED"
@@ -217,7 +220,7 @@ class DrillSimulation:
         work.current_attempt.cause = kind
         attempt = self.failed_attempt(work.name, now, kind, where, state)
         self.leave(work, now, keeps_work=False)
-        self.agenda.at(now + SYNC_DELAY_S + DIAGNOSIS_DELAY_S, lambda later: self.answer.on_end(attempt, later))
+        self.agenda.at(now + SYNC_DELAY_S + DIAGNOSIS_DELAY_S, self.answer.on_end, attempt)
 
     def failed_attempt(
         self, job: str, now: float, kind: str = "", where: int | None = None, state: str = "RUNNING"
@@ -226,7 +229,7 @@ class DrillSimulation:
         work = self.works[job]
         self.progress(work, now)
         nodes = tuple(self.names[number] for number in work.nodes)
-        log = self.log_of_failure(self, work, now, kind, self._rank_at_fault(work, kind, where))
+        log = self.log_of_failure(self, work, now, kind, self._rank_at_fault(work, now, kind, where))
         return FailedAttempt(
             job=work.name, team=work.team, kind=work.kind, at=virtual_time(now), state=state,
             log=log, exit_code=1, nodes=frozenset(nodes), step=self._reported_step(work),
@@ -242,10 +245,10 @@ class DrillSimulation:
     def gpus_per_used_node(self, work: DrillJob) -> int:
         return min(work.gpus, self.plan.gpus_per_node)
 
-    def _rank_at_fault(self, work: DrillJob, kind: str, where: int | None) -> int:
+    def _rank_at_fault(self, work: DrillJob, now: float, kind: str, where: int | None) -> int:
         dice = self.dice("rank", work.name, work.run)
         if where is None:
-            sick = [number for number in work.nodes if any(fault.kind == kind for fault in self.sick(number))]
+            sick = [number for number in work.nodes if any(fault.kind == kind for fault in self._sick(number, now))]
             where = sick[0] if sick else None
         if where is not None and where in work.nodes:
             return work.nodes.index(where) * self.gpus_per_used_node(work) + dice.randrange(
@@ -315,7 +318,7 @@ class DrillSimulation:
     def had_machine_fault(self, number: int, now: float) -> bool:
         """Whether the node itself had a fault recently, not only a program that ran on it."""
         real = (fault for fault in self.broken[number] if fault.kind in MACHINE_FAULTS)
-        return any(now - RECENT_FAULT_S <= fault.at <= now for fault in real) or bool(self.sick(number))
+        return any(now - RECENT_FAULT_S <= fault.at <= now for fault in real) or bool(self._sick(number, now))
 
     def dice(self, *what: object) -> Random:
         return Random(f"{self.plan.seed}:" + ":".join(str(part) for part in what))
@@ -332,7 +335,7 @@ class DrillSimulation:
         if work.is_gang or chosen:
             work.step, work.loss_defect = (chosen.step, chosen.loss_defect) if chosen else (0, "")
         work.base = work.step
-        self.agenda.at(at, lambda now: self.queue(work, now))
+        self.agenda.at(at, self.queue, work)
 
     def stop(self, job: str, now: float, *, saving: bool = False) -> None:
         """Stop a running attempt, with a signal that makes it save a checkpoint or at once."""
@@ -362,7 +365,7 @@ class DrillSimulation:
         number = self.number_of[node]
         returns_at = now + self.dice("repair", node, int(now)).uniform(*REPAIR_RANGE_S)
 
-        def finish_repair(later: float) -> None:
+        def finish_repair(_: None, later: float) -> None:
             self.mended |= {fault.number for fault in self.broken[number] if fault.at < later}
             then(later)
 
@@ -374,7 +377,7 @@ class DrillSimulation:
         for number in numbers:
             self.close(number, "test", now)
 
-        def finish_tests(later: float) -> None:
+        def finish_tests(_: None, later: float) -> None:
             outcomes = [self._test_outcome(world, later) for world in worlds]
             for number in numbers:
                 self.open(number, "test", later)
@@ -383,7 +386,8 @@ class DrillSimulation:
         self.agenda.at(now + self.plan.test_round_s, finish_tests)
 
     def _test_outcome(self, world: NodeGroup, now: float) -> GroupResult:
-        sick = any(fault.kind != FaultKind.SLOW for node in world for fault in self.sick(self.number_of[node]))
+        faults = [fault for node in world for fault in self._sick(self.number_of[node], now)]
+        sick = any(fault.kind != FaultKind.SLOW for fault in faults)
         chance = self.dice("gather", *world, int(now)).random()
         passed = chance < MISSED_FAILURE_RATE if sick else chance >= FALSE_FAILURE_RATE
         return GroupResult(nodes=world, passed=passed, why="" if passed else "timed out")
@@ -394,26 +398,23 @@ class DrillSimulation:
         self.tally.record_handover(job)
         if not work.handed_over and not work.over:
             work.handed_over = True
-            self.agenda.at(
-                now + self.dice("human", job, work.run).uniform(*self.plan.human_s), self._operator_visit(work)
-            )
+            at = now + self.dice("human", job, work.run).uniform(*self.plan.human_s)
+            self.agenda.at(at, self._mend_job, work)
 
-    def _operator_visit(self, work: DrillJob) -> Callable[[float], None]:
-        def mend(now: float) -> None:
-            work.handed_over = False
-            if (outage := next((high for low, high in self.outages if low <= now < high), None)) is not None:
-                self.agenda.at(outage, mend)
-                return
-            if work.running and not (work.loss_defect or work.dying or work.silent_since is not None):
-                return  # it runs again, so there is nothing to fix
-            for number in work.nodes:
-                if self.sick(number):
-                    self.close(number, "repair", now)
-                    self.repair(self.names[number], now, self._reopen_action(number))
-                self.leave(work, now, keeps_work=False)
-            self._fix_program(work, now)
-
-        return mend
+    def _mend_job(self, work: DrillJob, now: float) -> None:
+        """What the operator does."""
+        work.handed_over = False
+        if (outage := next((high for low, high in self.outages if low <= now < high), None)) is not None:
+            self.agenda.at(outage, self._mend_job, work)
+            return
+        if work.running and not (work.loss_defect or work.dying or work.silent_since is not None):
+            return  # it runs again, so there is nothing to fix
+        for number in work.nodes:
+            if self._sick(number, now):
+                self.close(number, "repair", now)
+                self.repair(self.names[number], now, self._reopen_action(number))
+            self.leave(work, now, keeps_work=False)
+        self._fix_program(work, now)
 
     def _reopen_action(self, number: int) -> Callable[[float], None]:
         def reopen_node(now: float) -> None:
@@ -508,6 +509,18 @@ class DrillSimulation:
             TimedLine(at=began + n * LINE_EVERY_S, text=f"step {work.base + 2 * n} | loss 2.1")
             for n in range(first, int((last - began) / LINE_EVERY_S) + 1)
         ]
+
+
+def _new_engine(plan: DrillPlan, quotas: Sequence[QuotaView]) -> Engine:
+    rules = AcmeRules()
+    nodes = [
+        NodeView(
+            id=number, name=name, gpus=plan.gpus_per_node, free_gpus=tuple(range(plan.gpus_per_node)), free_cpus=0,
+            free_memory_mb=0, leaf=f"l{number // 8:03}",
+        )
+        for number, name in enumerate(plan.node_names)
+    ]  # fmt: skip
+    return Engine(NodeResources(nodes), rules, quota_usage=QuotaUsage(quotas, reserves=rules.reserves))
 
 
 def symptom_delay_s(stage: DrillSimulation, fault: DrillFault) -> float:

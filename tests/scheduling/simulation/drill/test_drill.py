@@ -12,7 +12,6 @@ from django.core.management import CommandError, call_command
 
 from scheduling.ledger import buckets as ledger
 from scheduling.simulation.drill import figures, report
-from scheduling.simulation.drill.agenda import EventQueue
 from scheduling.simulation.drill.faults import BUG, SCENARIOS, draw_faults
 from scheduling.simulation.drill.jobs import GANG_JOB
 from scheduling.simulation.drill.run import STRATEGIES, run_drill
@@ -71,17 +70,6 @@ def test_same_seed_gives_exactly_the_same_drill():
     one, other = (report.drill_document(SMALL, {"x": {"acme": run_drill(OFTEN, SMALL, "acme")}}) for _ in range(2))
 
     assert json.dumps(one) == json.dumps(other)
-
-
-def test_actions_due_at_the_same_time_run_in_the_order_of_scheduling():
-    agenda, calls = EventQueue(), []
-    for name in "abc":
-        agenda.at(5.0, lambda now, name=name: calls.append((now, name)))
-    agenda.at(1.0, lambda now: calls.append((now, "first")))
-
-    agenda.run(9.0)
-
-    assert calls == [(1.0, "first"), (5.0, "a"), (5.0, "b"), (5.0, "c")] and agenda.now == 9.0
 
 
 # --- no faults
