@@ -59,3 +59,17 @@ def test_an_event_is_called_with_what_it_is_about():
     queue.run()
 
     assert notes == [("a job", 1.0)]
+
+
+def test_due_events_are_taken_with_those_planned_meanwhile():
+    queue, taken = EventQueue(), []
+    first, second = noted([], "first"), noted([], "second")
+    queue.at(1.0, first, "a")
+    queue.at(9.0, first, "c")
+
+    for event, subject in queue.take_due(5.0):
+        taken.append((event, subject))
+        if subject == "a":
+            queue.at(4.0, second, "b")
+
+    assert taken == [(first, "a"), (second, "b")] and queue.next_time == 9.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.simulation.machines.agenda import Agenda
+from scheduling.event_queue import EventQueue
 from scheduling.simulation.machines.fault_registry import FaultRegistry
 from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
 from scheduling.simulation.machines.values import JobExecutor, SignalTarget, SimulatedNode
@@ -41,7 +41,6 @@ from .values import ClusterChanges, ClusterSnapshot, ClusterTiming, Execution, M
 
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 FIRST_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-NEXT_FAULT, COMPACTION = "next-fault", "compaction"
 
 
 def _no_plan(key: str) -> Mapping[str, str]:
@@ -69,7 +68,7 @@ class KubernetesCluster:
         self._now, self._timing, self.api = now, timing or ClusterTiming(), api
         self._model = faults or FaultModel(seed=seed)
         self._clock, self._clock_changed = snapshot.clock, False
-        self.agenda = Agenda[str, str]()
+        self.agenda = EventQueue()
         self.store = ObjectStore(snapshot.objects, version=snapshot.version, volatile=frozenset({LEASES}))
         self.writer = ObjectWriter(self.store, seed=seed, api=api)
         self.authenticator = Authenticator(self.store, secret, tokens or {})
@@ -87,7 +86,7 @@ class KubernetesCluster:
         self.kubelets.start(now)
         self._executions.adopt_all(now)
         self._schedule_faults(now)
-        self.agenda.schedule(now + self._timing.compact_s, COMPACTION, "")
+        self.agenda.at(now + self._timing.compact_s, self._compact)
 
     def _build_controllers(self, snapshot: ClusterSnapshot, now: float, gang_of: Callable[[JsonObject], Gang]) -> None:
         pods = self._pods = PodIndex()
@@ -195,7 +194,7 @@ class KubernetesCluster:
         node = replace(machine.node, down=True, repair_at=repair_at)
         self.kubelets.set_machine(replace(machine, node=node), now)
         if repair_at:
-            self.agenda.schedule(repair_at, "repair", name)
+            self.agenda.at(repair_at, self._repair_if_due, name)
         self._settle(self._now)
 
     def repair(self, name: str, now: float) -> None:
@@ -236,7 +235,7 @@ class KubernetesCluster:
             self.power_off(node, now, repair_at=now + self._model.repair_s(self._clock.faults))
         elif node:
             self.kubelets.report_node(node, now)
-            self.agenda.schedule(fault.until, "healed", node)
+            self.agenda.at(fault.until, self.kubelets.report_node, node)
         self._settle(self._now)
         return fault
 
@@ -264,13 +263,9 @@ class KubernetesCluster:
     def advance_to(self, now: float) -> None:
         """Process everything that is due up to now, each at its own time."""
         self._settle(self._now)
-        while (at := self._next_at()) is not None and at <= now:
+        while (at := min(self.agenda.next_time, self._executions.next_end_at)) <= now:
             self._process(max(at, self._now))
         self._process(max(now, self._now))
-
-    def _next_at(self) -> float | None:
-        times = [at for at in (self.agenda.next_at, self._executions.next_end_at) if at is not None]
-        return min(times, default=None)
 
     def _process(self, now: float) -> None:
         self._now = now
@@ -278,26 +273,18 @@ class KubernetesCluster:
         lost, self._executions.lost_machines = self._executions.lost_machines, []
         for name in lost:
             self.power_off(name, now, repair_at=now + self._model.repair_s(self._clock.faults))
-        for who, what in self.agenda.take_due(now):
-            self._wake(who, what, now)
+        for event, subject in self.agenda.take_due(now):
+            event(subject, now)
         self._settle(now)
 
-    def _wake(self, who: str, what: str, now: float) -> None:
-        match who:
-            case EventRecorder.name:
-                self._events.wake(what, now)
-            case "repair":
-                if (machine := self.kubelets.machine(what)) and machine.node.down and machine.node.repair_at <= now:
-                    self.repair(what, now)
-            case "healed":
-                self.kubelets.report_node(what, now)
-            case "next-fault":
-                self._inject_next_fault(now)
-            case "compaction":
-                self.store.compact()
-                self.agenda.schedule(now + self._timing.compact_s, COMPACTION, "")
-            case _:
-                next(one for one in self._controllers if one.name == who).wake(what, now)
+    def _repair_if_due(self, name: str, now: float) -> None:
+        node = self.machine(name).node
+        if node.down and node.repair_at <= now:
+            self.repair(name, now)
+
+    def _compact(self, _: None, now: float) -> None:
+        self.store.compact()
+        self.agenda.at(now + self._timing.compact_s, self._compact)
 
     def _settle(self, now: float) -> None:
         """Let the controllers react to changes until nothing changes any more."""
@@ -316,20 +303,20 @@ class KubernetesCluster:
     def _schedule_faults(self, now: float) -> None:
         for machine in self.kubelets.machines:
             if machine.node.repair_at:
-                self.agenda.schedule(machine.node.repair_at, "repair", machine.node.name)
+                self.agenda.at(machine.node.repair_at, self._repair_if_due, machine.node.name)
         if not self._model.per_node_day:
             return
         if self._clock.next_fault_at:
-            self.agenda.schedule(self._clock.next_fault_at, NEXT_FAULT, "")
+            self.agenda.at(self._clock.next_fault_at, self._inject_next_fault)
         else:
             self._schedule_next_fault(self._clock.faults, now)
 
     def _schedule_next_fault(self, number: int, now: float) -> None:
         at = now + self._model.gap(number, sum(1 for _ in self.kubelets.machines))
         self._clock, self._clock_changed = replace(self._clock, faults=number, next_fault_at=at), True
-        self.agenda.schedule(at, NEXT_FAULT, "")
+        self.agenda.at(at, self._inject_next_fault)
 
-    def _inject_next_fault(self, now: float) -> None:
+    def _inject_next_fault(self, _: None, now: float) -> None:
         number = self._clock.faults
         up = [machine.node.name for machine in self.kubelets.machines if not machine.node.down]
         if up:

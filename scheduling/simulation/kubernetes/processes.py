@@ -181,7 +181,7 @@ class PodProcesses:
     def apply_fault(self, job: SimulatedJob, now: float) -> None:
         """Simulated faults do not reach real processes."""
 
-    def next_end_at(self) -> float | None:
+    def next_end_at(self) -> float:
         return self._processes.next_end_at()
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:

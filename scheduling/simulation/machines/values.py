@@ -205,7 +205,7 @@ class JobExecutor(Protocol):
         """Apply the job's newest fault or speed to its further course."""
         ...
 
-    def next_end_at(self) -> float | None:
+    def next_end_at(self) -> float:
         """When the next end is due, or None if that is not known in advance."""
         ...
 

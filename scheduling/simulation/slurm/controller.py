@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 
 from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State, node_state_for_usage
-from scheduling.simulation.machines.agenda import Agenda
+from scheduling.event_queue import EventQueue
 from scheduling.simulation.machines.clocks import with_current_speed
 from scheduling.simulation.machines.fault_registry import FaultRegistry
 from scheduling.simulation.machines.faults import ClusterFault, FaultKind, FaultModel
@@ -48,17 +47,6 @@ from .values import (
 )
 
 
-class TimedEvent(StrEnum):
-    CONFIGURED = "configured"
-    LIMIT = "limit"
-    KILL = "kill"
-    RELEASED = "released"
-    FORGET = "forget"
-    DEATH = "death"
-    REPAIR = "repair"
-    POWER = "power"
-
-
 class ClusterController:
     """The cluster. One method per command, and `advance_to` for everything that happens over time."""
 
@@ -80,7 +68,7 @@ class ClusterController:
         self._free = FreeClusterResources(self._nodes)
         self._fault_registry = FaultRegistry(snapshot.faults, faults or FaultModel())
         self._waiting: dict[int, None] = {}
-        self._agenda = Agenda[TimedEvent, int | str]()
+        self._agenda = EventQueue()
         self._now = now  # no job starts in the past; ends keep their times
         self._has_pending_changes = True
         self._closing = False
@@ -268,10 +256,13 @@ class ClusterController:
         at = now + lasts_s if lasts_s else 0.0
         self._set_node(replace(node, power=power, power_at=at), now)
         if at:
-            self._agenda.schedule(at, TimedEvent.POWER, node.name)
+            self._agenda.at(at, self._handle_power_event, node.name)
         self._has_pending_changes = True
 
-    def _handle_power_event(self, node: SimulatedNode, now: float) -> None:
+    def _handle_power_event(self, name: str, now: float) -> None:
+        node = self._nodes[name]
+        if not 0 < node.power_at <= now:
+            return
         if node.power == NodeFlag.POWERING_DOWN:
             self._change_power(node, NodeFlag.POWERED_DOWN, now)
             if node.wakes_again:
@@ -288,10 +279,10 @@ class ClusterController:
 
     def _configure_after_boot(self, job: SimulatedJob, now: float) -> None:
         """A job that waited for a boot: its time counts from here, as in Slurm."""
-        if all(self._nodes[name].runs for name in job.nodes):
+        if self._is_up(job):
             job = replace(job, started_at=now, start_offset_s=self.clock_offset_s)
             self._set_job(job, now)
-            self._agenda.schedule(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+            self._agenda.at(now + self._timing.configure_s, self._begin_job, job.id)
             self._schedule_time_limit(job)
 
     def set_down(self, name: str, reason: str, by: str, now: float, *, repair_at: float = 0.0) -> None:
@@ -299,7 +290,7 @@ class ClusterController:
         node = replace(self.node(name), down=True, reason=reason, reason_by=by, repair_at=repair_at, power=None)
         self._set_node(replace(node, reason_at=now + self.clock_offset_s), now)
         if repair_at:
-            self._agenda.schedule(repair_at, TimedEvent.REPAIR, name)
+            self._agenda.at(repair_at, self._repair_node, name)
         for job in self.jobs_on(name):
             if job.state == State.RUNNING:
                 self._stop_job(job, State.NODE_FAIL, KILL, now, reason="NodeDown")
@@ -371,7 +362,7 @@ class ClusterController:
         """Process all events due up to now, each at its own time: one long step has the effect of many short ones."""
         if self._has_pending_changes:
             self._process_events_at(self._now)
-        while (at := self._next_event_at()) is not None and at <= now:
+        while (at := self._next_event_at()) <= now:
             self._process_events_at(max(at, self._now))
         self._process_events_at(max(now, self._now))
 
@@ -387,64 +378,72 @@ class ClusterController:
         self._changed_jobs, self._changed_nodes, self._forgotten, self._clock_changed = {}, {}, [], False
         return changes
 
-    def _next_event_at(self) -> float | None:
-        times = [at for at in (self._agenda.next_at, self._executor.next_end_at()) if at is not None]
-        return min(times, default=None)
+    def _next_event_at(self) -> float:
+        return min(self._agenda.next_time, self._executor.next_end_at())
 
     def _process_events_at(self, at: float) -> None:
         self._now = at
         for ended in self._executor.poll_ends(at):
             self._handle_job_end(ended, at)
-        for what, target in self._agenda.take_due(at):
-            self._handle_event(what, target, at)
+        for event, subject in self._agenda.take_due(at):
+            event(subject, at)
         if self._has_pending_changes and not self._closing:
             self._has_pending_changes = False
             self._start_pending_jobs(at)
 
     def _schedule_time_limit(self, job: SimulatedJob) -> None:
         if job.state == State.RUNNING and job.time_limit_at is not None:
-            self._agenda.schedule(job.time_limit_at, TimedEvent.LIMIT, job.id)
+            self._agenda.at(job.time_limit_at, self._enforce_limit, job.id)
 
-    def _handle_event(self, what: TimedEvent, target: int | str, now: float) -> None:
-        """Events are never removed from the agenda, so each one checks whether it still applies."""
-        if isinstance(target, str):
-            self._handle_node_event(what, target, now)
-        elif target in self._jobs:
-            self._handle_job_event(what, self._jobs[target], now)
+    # Events are never removed from the agenda, so each one checks whether it still applies
 
-    def _handle_job_event(self, what: TimedEvent, job: SimulatedJob, now: float) -> None:
-        if what == TimedEvent.CONFIGURED and job.is_configuring and job.state == State.RUNNING:
-            if not all(self._nodes[name].runs for name in job.nodes):
-                return
-            began_at = job.started_at + self._timing.configure_s
-            blows = self._fault_registry.impacts_at_start(job, began_at)
-            started_job = replace(job, flags=frozenset(), began_at=began_at, blows=blows)
-            started_job = with_current_speed(started_job, self._nodes, began_at)
-            self._set_job(started_job, now)
-            self._executor.start(started_job, now)
-        elif (
-            what == TimedEvent.LIMIT
-            and job.state == State.RUNNING
-            and job.time_limit_at is not None
-            and job.time_limit_at <= now
-            and all(self._nodes[name].runs for name in job.nodes)
-        ):
+    def _begin_job(self, job_id: int, now: float) -> None:
+        """The nodes of the job are ready: its processes start."""
+        job = self._jobs.get(job_id)
+        if job is None or not job.is_configuring or job.state != State.RUNNING or not self._is_up(job):
+            return
+        began_at = job.started_at + self._timing.configure_s
+        blows = self._fault_registry.impacts_at_start(job, began_at)
+        started_job = replace(job, flags=frozenset(), began_at=began_at, blows=blows)
+        started_job = with_current_speed(started_job, self._nodes, began_at)
+        self._set_job(started_job, now)
+        self._executor.start(started_job, now)
+
+    def _enforce_limit(self, job_id: int, now: float) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or job.state != State.RUNNING or job.time_limit_at is None:
+            return
+        if job.time_limit_at <= now and self._is_up(job):
             self._stop_job(job, State.TIMEOUT, TERM, now, reason="TimeLimit")
-        elif what == TimedEvent.KILL and job.is_completing:
-            self._executor.signal(job, KILL, now)
-        elif what == TimedEvent.RELEASED and job.is_completing:
-            self._release_resources(job, now)
-        elif what == TimedEvent.FORGET and job.state in FINAL_STATES and not job.is_completing:
-            self._purge_job(job)
 
-    def _handle_node_event(self, what: TimedEvent, name: str, now: float) -> None:
-        if what == TimedEvent.DEATH:
-            self._inject_next_fault(now)
-        elif (node := self._nodes.get(name)) and what == TimedEvent.POWER:
-            if 0 < node.power_at <= now:
-                self._handle_power_event(node, now)
-        elif node and node.down and 0 < node.repair_at <= now:
+    def _kill_job(self, job_id: int, now: float) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None and job.is_completing:
+            self._executor.signal(job, KILL, now)
+
+    def _release_resources(self, job_id: int, now: float) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or not job.is_completing:
+            return
+        self._set_job(replace(job, flags=frozenset()), now)
+        self._free.give(job)
+        for name in job.nodes:
+            self._fall_asleep_if_empty(name, now)
+        self._agenda.at(job.ended_at + self._timing.min_job_age_s, self._purge_job, job.id)
+        self._has_pending_changes = True
+
+    def _purge_job(self, job_id: int, now: float) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None and job.state in FINAL_STATES and not job.is_completing:
+            self._forgotten.append(self._jobs.pop(job_id))
+
+    def _repair_node(self, name: str, now: float) -> None:
+        node = self._nodes[name]
+        if node.down and 0 < node.repair_at <= now:
             self.resume(name, now)
+
+    def _is_up(self, job: SimulatedJob) -> bool:
+        return all(self._nodes[name].runs for name in job.nodes)
 
     # Job lifecycle
 
@@ -481,7 +480,7 @@ class ClusterController:
         for name in nodes:
             if (node := self._nodes[name]).power == NodeFlag.POWERED_DOWN:
                 self._boot(node, now)
-        self._agenda.schedule(now + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+        self._agenda.at(now + self._timing.configure_s, self._begin_job, job.id)
         self._schedule_time_limit(started)
         self.counts["started"] += 1
 
@@ -507,7 +506,7 @@ class ClusterController:
             )
             self.counts[str(ended.state).lower()] += 1
             self._set_job(job, now)
-        self._agenda.schedule(max(ended.at, now) + self._timing.complete_s, TimedEvent.RELEASED, job.id)
+        self._agenda.at(max(ended.at, now) + self._timing.complete_s, self._release_resources, job.id)
         if ended.broke:
             self._fault_registry.note(ended.broke, job.id)
         if ended.lost_node in self._nodes:
@@ -520,33 +519,21 @@ class ClusterController:
         stopped = replace(stopped, ended_at=now, end_offset_s=self.clock_offset_s)
         self._set_job(stopped, now)
         if job.is_configuring:
-            self._agenda.schedule(now + self._timing.complete_s, TimedEvent.RELEASED, job.id)
+            self._agenda.at(now + self._timing.complete_s, self._release_resources, job.id)
             return
         self._executor.signal(stopped, number, now)
-        self._agenda.schedule(now + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
+        self._agenda.at(now + self._timing.kill_wait_s, self._kill_job, job.id)
 
     def _cancel_pending_job(self, job: SimulatedJob, now: float) -> None:
         del self._waiting[job.id]
         cancelled = replace(job, state=State.CANCELLED, reason="None")
         self._set_job(replace(cancelled, ended_at=now, end_offset_s=self.clock_offset_s), now)
-        self._agenda.schedule(now + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
+        self._agenda.at(now + self._timing.min_job_age_s, self._purge_job, job.id)
         self._has_pending_changes = True
-
-    def _release_resources(self, job: SimulatedJob, now: float) -> None:
-        self._set_job(replace(job, flags=frozenset()), now)
-        self._free.give(job)
-        for name in job.nodes:
-            self._fall_asleep_if_empty(name, now)
-        self._agenda.schedule(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
-        self._has_pending_changes = True
-
-    def _purge_job(self, job: SimulatedJob) -> None:
-        del self._jobs[job.id]
-        self._forgotten.append(job)
 
     # Faults
 
-    def _inject_next_fault(self, now: float) -> None:
+    def _inject_next_fault(self, _: None, now: float) -> None:
         """Inject one fault and schedule the next. Only nodes that are up are chosen."""
         number = self._clock.faults
         nodes_up = [node.name for node in self._nodes.values() if node.runs]
@@ -561,7 +548,7 @@ class ClusterController:
     def _schedule_next_fault(self, number: int, now: float) -> None:
         at = now + self._faults.gap(number, len(self._nodes))
         self._set_state(replace(self._clock, faults=number, next_fault_at=at))
-        self._agenda.schedule(at, TimedEvent.DEATH, "")
+        self._agenda.at(at, self._inject_next_fault)
 
     # Restart
 
@@ -570,12 +557,12 @@ class ClusterController:
             self._restore_job(job, now)
         for node in self._nodes.values():
             if node.repair_at:
-                self._agenda.schedule(node.repair_at, TimedEvent.REPAIR, node.name)
+                self._agenda.at(node.repair_at, self._repair_node, node.name)
             if node.power_at:
-                self._agenda.schedule(node.power_at, TimedEvent.POWER, node.name)
+                self._agenda.at(node.power_at, self._handle_power_event, node.name)
         if self._faults.per_node_day and self._nodes:
             if self._clock.next_fault_at:
-                self._agenda.schedule(self._clock.next_fault_at, TimedEvent.DEATH, "")
+                self._agenda.at(self._clock.next_fault_at, self._inject_next_fault)
             else:
                 self._schedule_next_fault(self._clock.faults, now)
 
@@ -583,7 +570,7 @@ class ClusterController:
         if job.state == State.PENDING:
             self._waiting[job.id] = None
         elif not job.holds_resources:
-            self._agenda.schedule(job.ended_at + self._timing.min_job_age_s, TimedEvent.FORGET, job.id)
+            self._agenda.at(job.ended_at + self._timing.min_job_age_s, self._purge_job, job.id)
         else:
             self._free.take(job)
             self._restore_running_job(job, now)
@@ -591,11 +578,11 @@ class ClusterController:
     def _restore_running_job(self, job: SimulatedJob, now: float) -> None:
         self._schedule_time_limit(job)
         if job.is_configuring:
-            self._agenda.schedule(job.started_at + self._timing.configure_s, TimedEvent.CONFIGURED, job.id)
+            self._agenda.at(job.started_at + self._timing.configure_s, self._begin_job, job.id)
             return
         self._executor.adopt(job, now)
         if job.is_completing:
-            self._agenda.schedule(job.ended_at + self._timing.kill_wait_s, TimedEvent.KILL, job.id)
+            self._agenda.at(job.ended_at + self._timing.kill_wait_s, self._kill_job, job.id)
 
     # Recording changes
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduling.event_queue import EventQueue
 from scheduling.simulation.kubernetes.api.served import ServedApi
 from scheduling.simulation.kubernetes.api.writing import ObjectWriter
 from scheduling.simulation.kubernetes.objects import ObjectKey
 from scheduling.simulation.kubernetes.store import ObjectChange, ObjectStore
 from scheduling.simulation.kubernetes.values import ClusterTiming
-from scheduling.simulation.machines.agenda import Agenda
 
 from .event_recorder import EventRecorder
 from .indexes import PodIndex
@@ -25,7 +25,7 @@ class ControlPlane:
 
     store: ObjectStore
     writer: ObjectWriter
-    agenda: Agenda[str, str]
+    agenda: EventQueue
     events: EventRecorder
     pods: PodIndex
     timing: ClusterTiming
@@ -34,8 +34,6 @@ class ControlPlane:
 
 class Controller:
     """One control loop. Subclasses say which changes concern them and how to bring one object into order."""
-
-    name = ""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -48,10 +46,6 @@ class Controller:
     def reconcile(self, key: ObjectKey, now: float) -> None:
         """Bring one object into order."""
         raise NotImplementedError
-
-    def wake(self, what: str, now: float) -> None:
-        """Continue with what was scheduled. By default it is the key of an object."""
-        self.enqueue(parse_key(what))
 
     def enqueue(self, key: ObjectKey) -> None:
         self._queue[key] = None
@@ -66,13 +60,5 @@ class Controller:
             self.reconcile(key, now)
 
     def schedule(self, at: float, key: ObjectKey) -> None:
-        self.plane.agenda.schedule(at, self.name, key_text(key))
-
-
-def key_text(key: ObjectKey) -> str:
-    return "/".join(key)
-
-
-def parse_key(text: str) -> ObjectKey:
-    resource, namespace, name = text.split("/", 2)
-    return ObjectKey(resource, namespace, name)
+        """Look at the object again at this time."""
+        self.plane.agenda.at(at, lambda key, now: self.enqueue(key), key)

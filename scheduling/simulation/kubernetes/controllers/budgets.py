@@ -27,8 +27,6 @@ WITHOUT_SCALE = frozenset({"configmaps"})
 
 
 class BudgetController(Controller):
-    name = "disruption"
-
     def observe(self, change: ObjectChange) -> None:
         if change.key.resource == BUDGETS:
             self.enqueue(change.key)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from scheduling.event_queue import EventQueue
 from scheduling.simulation.kubernetes.api.resources import BY_ID, EVENTS, NAMESPACES
 from scheduling.simulation.kubernetes.api.writing import ObjectWriter
-from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey, seconds_of, timestamp, value_at
+from scheduling.simulation.kubernetes.objects import (
+    JsonObject,
+    ObjectKey,
+    name_of,
+    namespace_of,
+    seconds_of,
+    timestamp,
+    value_at,
+)
 from scheduling.simulation.kubernetes.store import ObjectStore
-from scheduling.simulation.machines.agenda import Agenda
 
 NORMAL, WARNING = "Normal", "Warning"
 
 
 class EventRecorder:
-    name = "events"
-
-    def __init__(self, store: ObjectStore, writer: ObjectWriter, agenda: Agenda[str, str], ttl_s: float) -> None:
+    def __init__(self, store: ObjectStore, writer: ObjectWriter, agenda: EventQueue, ttl_s: float) -> None:
         self._store, self._writer, self._agenda, self._ttl_s = store, writer, agenda, ttl_s
 
     def record(
@@ -43,12 +49,10 @@ class EventRecorder:
         ):
             return
         self._writer.create(resource, event_key.namespace, event, now)
-        self._agenda.schedule(now + self._ttl_s, self.name, f"{event_key.namespace}/{event_key.name}")
+        self._agenda.at(now + self._ttl_s, self._expire, event_key)
 
-    def wake(self, what: str, now: float) -> None:
+    def _expire(self, key: ObjectKey, now: float) -> None:
         """Delete an event that nothing was added to for its lifetime."""
-        namespace, name = what.split("/", 1)
-        key = ObjectKey(EVENTS, namespace, name)
         found = self._store.get(key)
         if found is None:
             return
@@ -56,12 +60,12 @@ class EventRecorder:
         if due <= now:
             self._store.delete(key)
         else:
-            self._agenda.schedule(due, self.name, what)
+            self._agenda.at(due, self._expire, key)
 
     def restore(self, now: float) -> None:
         for stored in self._store.objects(EVENTS):
-            metadata = stored.object["metadata"]
-            self._agenda.schedule(now + self._ttl_s, self.name, f"{metadata['namespace']}/{metadata['name']}")
+            key = ObjectKey(EVENTS, namespace_of(stored.object), name_of(stored.object))
+            self._agenda.at(now + self._ttl_s, self._expire, key)
 
 
 def _event(

@@ -20,8 +20,6 @@ from .base import Controller, ControlPlane
 
 
 class GarbageCollector(Controller):
-    name = "garbage-collector"
-
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(plane)
         self._dependents: dict[str, dict[ObjectKey, None]] = {}  # by the uid of an owner

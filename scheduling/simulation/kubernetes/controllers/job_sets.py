@@ -40,8 +40,6 @@ TERMINAL = {"Completed": "AllJobsCompleted", "Failed": "FailedJobs"}
 
 
 class JobSetController(Controller):
-    name = "job-sets"
-
     def observe(self, change: ObjectChange) -> None:
         if change.key.resource == JOB_SETS:
             self.enqueue(change.key)

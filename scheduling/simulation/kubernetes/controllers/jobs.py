@@ -50,8 +50,6 @@ class _JobPods:
 
 
 class JobController(Controller):
-    name = "jobs"
-
     def observe(self, change: ObjectChange) -> None:
         if change.key.resource == JOBS:
             self.enqueue(change.key)

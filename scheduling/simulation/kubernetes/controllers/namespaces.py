@@ -13,8 +13,6 @@ KEPT_IN_EACH = (SERVICE_ACCOUNTS, "default")
 
 
 class NamespaceController(Controller):
-    name = "namespaces"
-
     def observe(self, change: ObjectChange) -> None:
         if change.key.resource == NAMESPACES:
             self.enqueue(change.key)

@@ -32,16 +32,13 @@ from .placement import tolerates
 SOURCE = "node-controller"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OURS = (UNREACHABLE, NOT_READY, UNSCHEDULABLE)
-CHECK = "check//"
 
 
 class NodeLifecycle(Controller):
-    name = "node-lifecycle"
-
     def __init__(self, plane: ControlPlane, now: float) -> None:
         super().__init__(plane)
         self._started_at = now  # leases are not kept over a restart: they count as renewed then
-        plane.agenda.schedule(now + plane.timing.node_check_s, self.name, CHECK)
+        plane.agenda.at(now + plane.timing.node_check_s, self._check_leases)
 
     def observe(self, change: ObjectChange) -> None:
         if change.key.resource == NODES:
@@ -51,11 +48,8 @@ class NodeLifecycle(Controller):
         elif change.key.resource == PODS and change.kind != ChangeKind.DELETED and _was_placed(change):
             self.enqueue(change.key)
 
-    def wake(self, what: str, now: float) -> None:
-        if what != CHECK:
-            super().wake(what, now)
-            return
-        self.plane.agenda.schedule(now + self.plane.timing.node_check_s, self.name, CHECK)
+    def _check_leases(self, _: None, now: float) -> None:
+        self.plane.agenda.at(now + self.plane.timing.node_check_s, self._check_leases)
         for stored in self.plane.store.objects(NODES):
             self._check_lease(stored.object, now)
 

@@ -33,8 +33,6 @@ UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoS
 
 
 class Scheduler(Controller):
-    name = "scheduler"
-
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(plane)
         self._waiting: dict[ObjectKey, None] = {}

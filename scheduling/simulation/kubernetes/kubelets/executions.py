@@ -138,7 +138,7 @@ class Executions:
         return [end for job_end in self._executor.poll_ends(now) for end in self._pod_ends(job_end)]
 
     @property
-    def next_end_at(self) -> float | None:
+    def next_end_at(self) -> float:
         return self._executor.next_end_at()
 
     def _pod_ends(self, job_end: JobEnd) -> list[PodEnd]:

@@ -45,8 +45,6 @@ UNPULLABLE_SUFFIX = ".invalid"  # image hosts that do not exist, by RFC 2606
 
 
 class Kubelets(Controller):
-    name = "kubelets"
-
     def __init__(
         self,
         plane: ControlPlane,
@@ -82,7 +80,7 @@ class Kubelets(Controller):
                 self._register(machine, now)
             # Renewals are spread over the interval, so that they do not all come at once
             offset = self.plane.timing.lease_s * place / max(len(self._machines), 1)
-            self.plane.agenda.schedule(now + offset, self.name, f"lease/{machine.node.name}/")
+            self.plane.agenda.at(now + offset, self._heartbeat, machine.node.name)
         for runtime in self.runtimes.all():
             self.enqueue(runtime.key)
             if runtime.next_at:
@@ -145,11 +143,8 @@ class Kubelets(Controller):
             self.plane.writer.create(BY_ID[LEASES], LEASE_NAMESPACE, lease, now)
 
     def _heartbeat(self, name: str, now: float) -> None:
-        machine = self._machines.get(name)
-        if machine is None:
-            return
-        self.plane.agenda.schedule(now + self.plane.timing.lease_s, self.name, f"lease/{name}/")
-        if machine.reports:
+        self.plane.agenda.at(now + self.plane.timing.lease_s, self._heartbeat, name)
+        if self._machines[name].reports:
             self._renew_lease(name, now)
             self._report_regularly(name, now)
 
@@ -172,24 +167,12 @@ class Kubelets(Controller):
         if change.key.resource == PODS and change.stored.object["spec"].get("nodeName"):
             self.enqueue(change.key)
         elif change.key.resource == NODES and change.kind == ChangeKind.MODIFIED and self._lost_readiness(change):
-            self._heal(change.key.name)
+            self.plane.agenda.at(0.0, self.report_node, change.key.name)
 
     def _lost_readiness(self, change: ObjectChange) -> bool:
         """Whether the control plane gave up a node whose kubelet reports."""
         machine = self._machines.get(change.key.name)
         return machine is not None and machine.reports and _ready_status(change.stored.object) == "Unknown"
-
-    def _heal(self, name: str) -> None:
-        self.plane.agenda.schedule(0.0, self.name, f"report/{name}/")
-
-    def wake(self, what: str, now: float) -> None:
-        kind, name, _ = what.split("/", 2)
-        if kind == "lease":
-            self._heartbeat(name, now)
-        elif kind == "report":
-            self.report_node(name, now)
-        else:
-            super().wake(what, now)
 
     def reconcile(self, key: ObjectKey, now: float) -> None:
         pod = self.plane.store.get(key)

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ class ProcessExecutor:
     def apply_fault(self, job: SimulatedJob, now: float) -> None:
         return  # simulated faults do not affect real processes
 
-    def next_end_at(self) -> float | None:
-        return None  # the end of a real process is not known in advance
+    def next_end_at(self) -> float:
+        return inf  # the end of a real process is not known in advance
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:
         self._shims = [shim for shim in self._shims if shim.poll() is None]

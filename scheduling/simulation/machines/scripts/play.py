@@ -374,8 +374,8 @@ class SimulatedExecutor:
         self._stage.replace_run(job, play)
         self._schedule_natural_end(job, play)
 
-    def next_end_at(self) -> float | None:
-        return self._ends[0][0] if self._ends else None
+    def next_end_at(self) -> float:
+        return self._ends[0][0] if self._ends else inf
 
     def poll_ends(self, now: float) -> Sequence[JobEnd]:
         ends = []
