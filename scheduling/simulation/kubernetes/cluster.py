@@ -73,7 +73,7 @@ class KubernetesCluster:
         self.writer = ObjectWriter(self.store, seed=seed, api=api)
         self.authenticator = Authenticator(self.store, secret, tokens or {})
         self.authorizer = Authorizer(self.store)
-        self._rest = RestApi(self.store, self.writer, self.authenticator, self.authorizer, api)
+        self._rest = RestApi(self.store, self.writer, self.authenticator, api)
         self._registry = FaultRegistry(snapshot.faults, self._model)
         self._executions = Executions(snapshot.executions, executor, self._registry, self._model, plan_of, describe)
         self._build_controllers(snapshot, now, gang_of)

@@ -20,7 +20,7 @@ from .objects import JsonObject, value_at
 from .values import PodRuntime, PodStep
 
 # Newest first. The fifth version only adds a way to close stdin
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDOUT, STDERR, STATUS = 1, 2, 3
 MAX_WORDS, MAX_COMMAND = 1_000, 256 * 1024
 
@@ -76,22 +76,17 @@ def _running(cluster: KubernetesCluster, pod: JsonObject, request: ApiRequest, c
 
 
 def chosen_protocol(offered: Sequence[str]) -> str | None:
-    """The newest protocol that the client offers, or the oldest if it offers none; None if there is no common one."""
-    if not offered:
-        return PROTOCOLS[-1]
+    """The newest protocol that the client offers; None if there is no common one."""
     return next((name for name in PROTOCOLS if name in offered), None)
 
 
-def messages(asked: ExecRequest, protocol: str, stdout: bytes, stderr: bytes, code: int) -> Iterator[bytes]:
+def messages(asked: ExecRequest, stdout: bytes, stderr: bytes, code: int) -> Iterator[bytes]:
     """What is sent after the command has ended."""
     if asked.stdout and stdout:
         yield bytes([STDOUT]) + stdout
     if asked.stderr and stderr:
         yield bytes([STDERR]) + stderr
-    if protocol in PROTOCOLS[:-1]:
-        yield bytes([STATUS]) + json.dumps(exit_status(code)).encode()
-    elif code:
-        yield bytes([STATUS]) + f"command terminated with non-zero exit code: exit status {code}".encode()
+    yield bytes([STATUS]) + json.dumps(exit_status(code)).encode()
 
 
 def exit_status(code: int) -> JsonObject:

@@ -83,11 +83,11 @@ class ExecSessions:
             await websocket.send_denial_response(json_response(error.body(), error.code))
             return
         with suppress(WebSocketDisconnect):
-            await websocket.accept(subprotocol=protocol or None)
+            await websocket.accept(subprotocol=protocol)
             await websocket.send_bytes(bytes([STDOUT]))  # tells the client that the streams are open
             result = await self._commands.run(runtime, asked)
             await self._commit()
-            for message in messages(asked, protocol, result.stdout.encode(), result.stderr.encode(), result.code):
+            for message in messages(asked, result.stdout.encode(), result.stderr.encode(), result.code):
                 await websocket.send_bytes(message)
             await websocket.close()
 
@@ -100,4 +100,4 @@ class ExecSessions:
         if protocol is None:
             raise bad_request(f"unable to upgrade: unable to negotiate protocol: client supports {offered!s:.200}")
         asked, runtime = find_execution(self._cluster, request, websocket.query_params.getlist("command"))
-        return (protocol if offered else ""), runtime, asked
+        return protocol, runtime, asked

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .api.errors import ApiError, bad_request, invalid, invalid_value
+from .api.errors import ApiError, bad_request
 from .api.reading import find_object
 from .api.requests import TRUE_TEXTS, ApiRequest, int_query
 from .cluster import KubernetesCluster
 from .kubelets.node_status import node_ip
 from .objects import JsonObject, seconds_of
 from .pod_logs import LogOptions, log_path
-from .values import PodRuntime, PodStep
+from .values import PodRuntime
 
 
-def log_options(request: ApiRequest, now: float) -> LogOptions:
+def log_options(request: ApiRequest) -> LogOptions:
     """Raises ApiError for a wrong value."""
     query = request.query
-    seconds, since = int_query(query, "sinceSeconds"), query.get("sinceTime", "")
-    if seconds is not None and since:
-        why = "at most one of `sinceTime` or `sinceSeconds` may be specified"
-        raise invalid("PodLogOptions", "", "", [invalid_value("sinceSeconds", seconds, why)])
+    since = query.get("sinceTime", "")
     return LogOptions(
         follow=query.get("follow") in TRUE_TEXTS,
         timestamps=query.get("timestamps") in TRUE_TEXTS,
-        since=now - seconds if seconds is not None else _time(since) if since else 0.0,
-        tail=int_query(query, "tailLines"),
+        since=_time(since) if since else 0.0,
         limit_bytes=int_query(query, "limitBytes"),
     )
 
@@ -50,13 +46,7 @@ def find_log(cluster: KubernetesCluster, request: ApiRequest, root: Path) -> Pat
     if runtime is None or not runtime.started_at:
         raise _waiting(pod, container, runtime)
     _check_kubelet(cluster, pod, container)
-    restarts = runtime.restarts
-    if request.query.get("previous") in TRUE_TEXTS:
-        restarts -= runtime.step == PodStep.RUNNING
-        if restarts < 0 or runtime.end is None:
-            name = request.name
-            raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
-    return log_path(root, runtime.uid, runtime.namespace, runtime.name, container, restarts)
+    return log_path(root, runtime.uid, runtime.namespace, runtime.name, container, runtime.restarts)
 
 
 def container_of(pod: JsonObject, name: str) -> str:

@@ -187,17 +187,15 @@ class LogOptions:
     follow: bool = False
     timestamps: bool = False
     since: float = 0.0  # unix seconds
-    tail: int | None = None
     limit_bytes: int | None = None
 
 
 class LogReader:
-    """Reads a log from its beginning, or its last lines, and then what is appended."""
+    """Reads a log from its beginning, and then what is appended."""
 
     def __init__(self, path: Path, options: LogOptions) -> None:
         self._path, self._options = path, options
         self._offset, self._left = 0, options.limit_bytes
-        self._first = True
 
     @property
     def is_full(self) -> bool:
@@ -206,11 +204,7 @@ class LogReader:
 
     def read(self) -> bytes:
         """The whole lines since the last call, as the client wants them."""
-        lines = self._new_lines()
-        if self._first and self._options.tail is not None:
-            lines = lines[-self._options.tail :] if self._options.tail else []
-        self._first = False
-        text = b"".join(self._shown(line) for line in lines)
+        text = b"".join(self._shown(line) for line in self._new_lines())
         if self._left is not None:
             text = text[: self._left]
             self._left -= len(text)

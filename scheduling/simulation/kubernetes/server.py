@@ -196,12 +196,10 @@ class KubernetesServer:
 
     async def openapi(self, request: Request) -> Response:
         self._user(request)
-        if request.url.path == "/openapi/v2" and "protobuf" in request.headers.get("Accept", ""):
+        if request.url.path == "/openapi/v2":
             # kubectl checks lists itself, with the schemas of this document. An empty document has no bytes and no
             # schemas, so kubectl checks nothing
             return Response(b"", media_type=OPENAPI_PROTOBUF)
-        if request.url.path == "/openapi/v2":
-            return http.json_response(discovery.openapi_v2_body(self._options.api))
         parts = request.path_params.get("path", "").split("/")
         if parts == [""]:
             return http.json_response(discovery.openapi_index_body(self._options.api))
@@ -261,7 +259,7 @@ class KubernetesServer:
 
     async def _log(self, asked: ApiRequest) -> Response:
         self.cluster.authorizer.check(asked.user, access_of(asked))
-        options = log_options(asked, self._time())
+        options = log_options(asked)
         path = find_log(self.cluster, asked, self._options.log_root / "pods")
         if path is None:
             return Response(status_code=204)

@@ -130,7 +130,7 @@ def default_job(job: JsonObject) -> JsonObject:
         ("backoffLimit", _default_backoff_limit(spec)),
         ("completionMode", "NonIndexed"),
         ("suspend", False),
-        ("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"),
+        ("podReplacementPolicy", "TerminatingOrFailed"),
     ):
         spec.setdefault(name, value)
     template = spec["template"] = dict(spec.get("template") or {})

@@ -109,16 +109,3 @@ def _path_item(resource: ResourceType) -> JsonObject:
 
 def _query_parameter(name: str) -> JsonObject:
     return {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
-
-
-def openapi_v2_body(api: ServedApi) -> JsonObject:
-    """The same as one Swagger document, for older clients."""
-    paths = {}
-    for resource in api.resources:
-        if "patch" in resource.verbs:
-            item = _path_item(resource)["patch"]
-            del item["requestBody"]
-            item["parameters"] = [{"name": "fieldValidation", "in": "query", "type": "string", "uniqueItems": True}]
-            paths[_object_path(resource)] = {"patch": item}
-    info = {"title": "Kubernetes", "version": api.git_version}
-    return {"swagger": "2.0", "info": info, "paths": paths, "definitions": {}}

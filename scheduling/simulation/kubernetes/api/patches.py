@@ -50,17 +50,7 @@ def _apply_operation(document: Any, operation: Any) -> Any:
             if _get(document, _parts(path)) != operation.get("value"):
                 raise _unfit(f"testing value {path} failed")
             return document
-        case "copy" | "move":
-            return _copy_or_move(document, operation)
     raise bad_request(f"error decoding patch: unexpected operation {name!r:.40}")
-
-
-def _copy_or_move(document: Any, operation: JsonObject) -> Any:
-    source = _parts(str(operation.get("from", "")))
-    value = copy.deepcopy(_get(document, source))
-    if operation["op"] == "move":
-        document = _remove(document, source)
-    return _set(document, _parts(operation["path"]), value, insert=True)
 
 
 def _parts(pointer: str) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey
 from scheduling.simulation.kubernetes.store import ObjectStore, StoredObject, VersionExpired
 
-from .errors import ApiError, bad_request, expired, not_found
+from .errors import bad_request, expired, not_found
 from .requests import ApiRequest, int_query
 from .resources import ResourceType
 from .selectors import object_matcher
@@ -40,7 +40,6 @@ def list_page(store: ObjectStore, request: ApiRequest) -> ListPage:
     """One page of a list. All pages of a list show the version of the first one. Raises ApiError."""
     limit = int_query(request.query, "limit") or 0
     version, after = _parse_continue(request.query.get("continue", ""))
-    version = version or _exact_version(store, request)
     objects = _objects(store, request, version)
     if after is not None:
         objects = [found for found in objects if _place(found) > after]
@@ -50,20 +49,6 @@ def list_page(store: ObjectStore, request: ApiRequest) -> ListPage:
         return ListPage(objects=objects, version=version)
     page = objects[:limit]
     return ListPage(objects=page, version=version, next_page=_continue_text(version, _place(page[-1])), remaining=rest)
-
-
-def _exact_version(store: ObjectStore, request: ApiRequest) -> int:
-    """The version of `resourceVersionMatch=Exact`; otherwise 0, the present one."""
-    version = int_query(request.query, "resourceVersion") or 0
-    if version > store.version:
-        raise _too_large(version, store.version)
-    return version if request.query.get("resourceVersionMatch") == "Exact" else 0
-
-
-def _too_large(version: int, current: int) -> Exception:
-    details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
-    message = f"Timeout: Too large resource version: {version}, current: {current}"
-    return ApiError(504, "Timeout", message, {**details, "retryAfterSeconds": 1})
 
 
 def _objects(store: ObjectStore, request: ApiRequest, version: int) -> list[StoredObject]:

@@ -114,27 +114,6 @@ RESOURCES: tuple[ResourceType, ...] = (
     ResourceType(plural="clusterrolebindings", kind="ClusterRoleBinding", group=RBAC, namespaced=False),
     ResourceType(plural="roles", kind="Role", group=RBAC),
     ResourceType(plural="rolebindings", kind="RoleBinding", group=RBAC),
-    ResourceType(
-        plural="selfsubjectaccessreviews",
-        kind="SelfSubjectAccessReview",
-        group="authorization.k8s.io",
-        namespaced=False,
-        verbs=CREATE_ONLY,
-    ),
-    ResourceType(
-        plural="selfsubjectrulesreviews",
-        kind="SelfSubjectRulesReview",
-        group="authorization.k8s.io",
-        namespaced=False,
-        verbs=CREATE_ONLY,
-    ),
-    ResourceType(
-        plural="selfsubjectreviews",
-        kind="SelfSubjectReview",
-        group="authentication.k8s.io",
-        namespaced=False,
-        verbs=CREATE_ONLY,
-    ),
 )
 
 # Served only if the options of the cluster say so, as on a cluster where the CRD of JobSet is installed

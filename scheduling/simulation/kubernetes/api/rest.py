@@ -8,7 +8,7 @@ from typing import Any
 from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey, timestamp, value_at
 from scheduling.simulation.kubernetes.store import ObjectStore
 
-from .authorization import DEFAULT_TOKEN_S, MAX_TOKEN_S, MIN_TOKEN_S, Access, Authenticator, Authorizer
+from .authorization import DEFAULT_TOKEN_S, MAX_TOKEN_S, MIN_TOKEN_S, Authenticator
 from .binding import check_binding, placed_pod
 from .errors import ApiError, bad_request, method_not_allowed, success, unsupported_media_type
 from .eviction import check_eviction
@@ -16,7 +16,7 @@ from .known_fields import without_unknown_fields
 from .patches import json_patch, merge_patch
 from .reading import find_object, list_page, list_text, object_text, with_kind
 from .requests import JSON_PATCH, MERGE_PATCH, Answer, ApiRequest, check_body
-from .resources import BY_ID, PODS, ResourceType
+from .resources import PODS, ResourceType
 from .served import STANDARD, ServedApi
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
 
@@ -34,11 +34,9 @@ class RestApi:
         store: ObjectStore,
         writer: ObjectWriter,
         authenticator: Authenticator,
-        authorizer: Authorizer,
         api: ServedApi = STANDARD,
     ) -> None:
-        self._store, self._writer, self._api = store, writer, api
-        self._authenticator, self._authorizer = authenticator, authorizer
+        self._store, self._writer, self._authenticator, self._api = store, writer, authenticator, api
 
     def answer(self, request: ApiRequest, now: float) -> Answer:
         """Raises ApiError for a request that is refused."""
@@ -72,8 +70,6 @@ class RestApi:
     # Creating
 
     def _create(self, request: ApiRequest, now: float) -> Answer:
-        if review := REVIEWS.get(request.resource.id):
-            return Answer(status=201, body=review(self._authorizer, request, check_body(request)))
         new, warnings = _known_body(request, self._api)
         namespace = value_at(new, "metadata", "namespace", default=request.namespace)
         if request.resource.namespaced and namespace != request.namespace:
@@ -202,48 +198,3 @@ def _known_body(request: ApiRequest, api: ServedApi) -> tuple[JsonObject, tuple[
             + ", ".join(unknown)
         )
     return body, tuple(unknown) if level == "Warn" else ()
-
-
-# Reviews: questions about permissions
-
-
-def _access_review(authorizer: Authorizer, request: ApiRequest, body: JsonObject) -> JsonObject:
-    attributes = value_at(body, "spec", "resourceAttributes")
-    if attributes is None:
-        allowed = True  # paths that are no resources are open to every user
-    else:
-        sub = attributes.get("subresource")
-        access = Access(
-            verb=str(attributes.get("verb", "")),
-            group=str(attributes.get("group", "")),
-            resource=f"{attributes.get('resource', '')}/{sub}" if sub else str(attributes.get("resource", "")),
-            namespace=str(attributes.get("namespace", "")),
-            name=str(attributes.get("name", "")),
-        )
-        allowed = authorizer.allows(request.user, access)
-    return _review(request, body, {"allowed": allowed})
-
-
-def _rules_review(authorizer: Authorizer, request: ApiRequest, body: JsonObject) -> JsonObject:
-    rules = list(authorizer.rules(request.user, str(value_at(body, "spec", "namespace", default=""))))
-    if "system:masters" in request.user.groups:
-        rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-    return _review(request, body, {"resourceRules": rules, "nonResourceRules": [], "incomplete": False})
-
-
-def _self_review(authorizer: Authorizer, request: ApiRequest, body: JsonObject) -> JsonObject:
-    info = {"username": request.user.name, "groups": list(request.user.groups)}
-    return _review(request, body, {"userInfo": info})
-
-
-def _review(request: ApiRequest, body: JsonObject, status: JsonObject) -> JsonObject:
-    kind = with_kind(request.resource, {"metadata": {"creationTimestamp": None}})
-    return {**kind, "spec": body.get("spec") or {}, "status": status}
-
-
-REVIEWS: Mapping[str, Callable[[Authorizer, ApiRequest, JsonObject], JsonObject]] = {
-    "selfsubjectaccessreviews.authorization.k8s.io": _access_review,
-    "selfsubjectrulesreviews.authorization.k8s.io": _rules_review,
-    "selfsubjectreviews.authentication.k8s.io": _self_review,
-}
-assert set(REVIEWS) <= set(BY_ID)

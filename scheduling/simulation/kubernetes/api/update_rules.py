@@ -77,31 +77,6 @@ def _tighter_placement_errors(before: JsonObject, after: JsonObject) -> Errors:
         yield invalid_value(
             "spec.nodeSelector", new, "only additions are allowed to spec.nodeSelector (no mutations or deletions)"
         )
-    old, new = before.pop("affinity", None) or {}, after.pop("affinity", None) or {}
-    if _without_node_affinity(old) != _without_node_affinity(new):
-        yield forbidden_field("spec", POD_UPDATE_RULE)
-    old_terms, new_terms = _node_terms(old), _node_terms(new)
-    if old_terms and not _are_tighter(old_terms, new_terms):
-        field = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-        yield invalid_value(field, new_terms, "only additions are allowed to non-empty nodeSelectorTerms")
-
-
-def _without_node_affinity(affinity: JsonObject) -> JsonObject:
-    return {name: value for name, value in affinity.items() if name != "nodeAffinity" and value}
-
-
-def _node_terms(affinity: JsonObject) -> list[JsonObject]:
-    path = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-    return value_at(affinity, *path, default=[])  # type: ignore[no-any-return]
-
-
-def _are_tighter(old: list[JsonObject], new: list[JsonObject]) -> bool:
-    """Terms are alternatives, so there may be no further one; within each, requirements may be added."""
-    return len(old) == len(new) and all(
-        all(one in (after.get(name) or []) for one in before.get(name) or [])
-        for before, after in zip(old, new, strict=True)
-        for name in ("matchExpressions", "matchFields")
-    )
 
 
 def _toleration_errors(before: list[JsonObject], after: list[JsonObject]) -> Errors:
@@ -132,7 +107,7 @@ def _fixed_template(job: JsonObject, spec: JsonObject) -> JsonObject:
     template = deep_copy(spec["template"])
     if job["spec"].get("suspend") and value_at(job, "status", "startTime") is None:
         template.pop("metadata", None)
-        for name in ("nodeSelector", "affinity", "tolerations", "schedulingGates"):
+        for name in ("nodeSelector", "tolerations", "schedulingGates"):
             template["spec"].pop(name, None)
     return template
 

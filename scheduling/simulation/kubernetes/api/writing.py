@@ -33,7 +33,7 @@ from .validation import object_errors
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # as in generated names: no vowels, so no words
 MAX_GENERATED_BASE = 58
 FINAL_PHASES = ("Succeeded", "Failed")
-FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+FOREGROUND = "foregroundDeletion"
 SERVER_METADATA = (
     "resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields",
 )  # fmt: skip
@@ -44,7 +44,7 @@ GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
     grace_s: int | None = None
-    propagation: str = "Background"  # Background, Foreground, Orphan
+    propagation: str = "Background"  # Background, Foreground
     uid: str = ""
     version: str = ""
     dry_run: bool = False
@@ -244,9 +244,9 @@ def _marked_for_deletion(key: ObjectKey, found: JsonObject, now: float, options:
         grace_s = min(grace_s, earlier)
     if grace_s != earlier or "deletionTimestamp" not in metadata:
         metadata |= {"deletionTimestamp": timestamp(now + grace_s), "deletionGracePeriodSeconds": grace_s}
-    finalizers = [one for one in metadata.get("finalizers", []) if one not in (FOREGROUND, ORPHAN)]
-    if name := {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(options.propagation):
-        finalizers.append(name)
+    finalizers = [one for one in metadata.get("finalizers", []) if one != FOREGROUND]
+    if options.propagation == "Foreground":
+        finalizers.append(FOREGROUND)
     if finalizers != metadata.get("finalizers", []):
         metadata["finalizers"] = finalizers
     if key.resource == NAMESPACES:
@@ -278,9 +278,7 @@ def parse_delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     options = body if isinstance(body, dict) else {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     propagation = options.get("propagationPolicy") or query.get("propagationPolicy") or ""
-    if options.get("orphanDependents") is True or query.get("orphanDependents") == "true":
-        propagation = "Orphan"
-    if propagation not in ("", "Background", "Foreground", "Orphan"):
+    if propagation not in ("", "Background", "Foreground"):
         raise ApiError(422, "Invalid", f'DeleteOptions "" is invalid: propagationPolicy: {propagation!s:.40}', {})
     preconditions = options.get("preconditions") if isinstance(options.get("preconditions"), dict) else {}
     assert preconditions is not None

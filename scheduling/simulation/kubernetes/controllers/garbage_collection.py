@@ -1,11 +1,11 @@
-"""Deletes objects whose owners are gone, and carries out foreground deletion and orphaning. Pure."""
+"""Deletes objects whose owners are gone, and carries out foreground deletion. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from scheduling.simulation.kubernetes.api.served import ServedApi
-from scheduling.simulation.kubernetes.api.writing import FOREGROUND, ORPHAN, DeleteOptions
+from scheduling.simulation.kubernetes.api.writing import FOREGROUND, DeleteOptions
 from scheduling.simulation.kubernetes.objects import (
     JsonObject,
     ObjectKey,
@@ -77,12 +77,11 @@ class GarbageCollector(Controller):
         return owner is not None and uid_of(owner) == reference.get("uid")
 
     def _continue_deletion(self, key: ObjectKey, found: JsonObject, now: float) -> None:
-        finalizers = finalizers_of(found)
-        if ORPHAN in finalizers:
-            self._orphan_dependents(found)
-            self._remove_finalizer(key, ORPHAN)
-        elif FOREGROUND in finalizers and not self._delete_dependents(found, now):
-            self._remove_finalizer(key, FOREGROUND)
+        if FOREGROUND in finalizers_of(found) and not self._delete_dependents(found, now):
+            current = self.plane.store.get(key)
+            assert current is not None
+            finalizers = [one for one in finalizers_of(current) if one != FOREGROUND]
+            self.plane.writer.put(key, {**current, "metadata": {**current["metadata"], "finalizers": finalizers}})
 
     def _delete_dependents(self, owner: JsonObject, now: float) -> int:
         """Delete the dependents; returns how many of those that block the owner are left."""
@@ -94,22 +93,10 @@ class GarbageCollector(Controller):
             blocking += present is not None and _blocks(present, owner)
         return blocking
 
-    def _orphan_dependents(self, owner: JsonObject) -> None:
-        for key, dependent in list(self._existing_dependents(owner)):
-            references = [one for one in owner_references(dependent) if one.get("uid") != uid_of(owner)]
-            metadata = {**dependent["metadata"], "ownerReferences": references}
-            self.plane.writer.put(key, {**dependent, "metadata": metadata})
-
     def _existing_dependents(self, owner: JsonObject) -> Iterator[tuple[ObjectKey, JsonObject]]:
         for key in list(self._dependents.get(uid_of(owner), {})):
             if (dependent := self.plane.store.get(key)) is not None:
                 yield key, dependent
-
-    def _remove_finalizer(self, key: ObjectKey, name: str) -> None:
-        found = self.plane.store.get(key)
-        assert found is not None
-        finalizers = [one for one in finalizers_of(found) if one != name]
-        self.plane.writer.put(key, {**found, "metadata": {**found["metadata"], "finalizers": finalizers}})
 
 
 def owner_references(found: JsonObject) -> list[JsonObject]:
@@ -129,5 +116,4 @@ def _blocks(dependent: JsonObject, owner: JsonObject) -> bool:
 
 
 def _own_propagation(found: JsonObject) -> str:
-    finalizers = finalizers_of(found)
-    return "Orphan" if ORPHAN in finalizers else "Foreground" if FOREGROUND in finalizers else "Background"
+    return "Foreground" if FOREGROUND in finalizers_of(found) else "Background"

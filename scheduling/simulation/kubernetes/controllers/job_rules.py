@@ -1,21 +1,12 @@
-"""Rules of Jobs: completion indexes, final states, and the pod failure policy. Pure."""
+"""Rules of Jobs: completion indexes and final states. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from scheduling.simulation.kubernetes.objects import JsonObject, condition_of, value_at
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What becomes of a Job because of a failed pod: Count, Ignore or FailJob."""
-
-    action: str
-    message: str = ""
 
 
 def is_finished(job: JsonObject) -> bool:
@@ -51,29 +42,3 @@ def missing_indexes(job: JsonObject, busy: set[int]) -> Iterator[int]:
     """The lowest indexes that have neither succeeded nor a pod."""
     done = parse_indexes(value_at(job, "status", "completedIndexes", default=""))
     return (index for index in range(int(job["spec"]["completions"])) if index not in done and index not in busy)
-
-
-def failure_verdict(job: JsonObject, pod: JsonObject) -> Verdict:
-    """The action of the first rule of the pod failure policy that matches; without one, the failure counts."""
-    for place, rule in enumerate(value_at(job, "spec", "podFailurePolicy", "rules", default=[])):
-        if _rule_matches(rule, pod):
-            name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-            text = f"Pod {name} matches {rule.get('action')} rule at index {place}"
-            return Verdict(str(rule.get("action", "Count")), text)
-    return Verdict("Count")
-
-
-def _rule_matches(rule: JsonObject, pod: JsonObject) -> bool:
-    if codes := rule.get("onExitCodes"):
-        return any(_codes_match(codes, status) for status in value_at(pod, "status", "containerStatuses", default=[]))
-    return any(
-        (condition_of(pod, str(pattern.get("type"))) or {}).get("status") == pattern.get("status", "True")
-        for pattern in rule.get("onPodConditions") or ()
-    )
-
-
-def _codes_match(codes: JsonObject, status: JsonObject) -> bool:
-    code = value_at(status, "state", "terminated", "exitCode")
-    if code in (None, 0) or codes.get("containerName") not in (None, status.get("name")):
-        return False
-    return (code in (codes.get("values") or [])) == (codes.get("operator") == "In")

@@ -1,7 +1,7 @@
 """The Job controller: creates and deletes the pods of Jobs, counts their ends, and finishes Jobs. Pure.
 
 It follows the Jobs of Kubernetes 1.33 in what clients rely on: Indexed and NonIndexed completion, parallelism, suspend,
-backoffLimit with growing delays, podFailurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished. Pods carry the
+backoffLimit with growing delays, activeDeadlineSeconds and ttlSecondsAfterFinished. Pods carry the
 finalizer `job-tracking` until their end is counted, so no end is lost when somebody deletes them.
 """
 
@@ -33,7 +33,7 @@ from scheduling.simulation.kubernetes.store import ChangeKind, ObjectChange
 
 from .base import Controller
 from .event_recorder import NORMAL, WARNING
-from .job_rules import INDEX, Verdict, failure_verdict, format_indexes, is_finished, missing_indexes, parse_indexes
+from .job_rules import INDEX, format_indexes, is_finished, missing_indexes, parse_indexes
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 SOURCE = "job-controller"
@@ -72,14 +72,14 @@ class JobController(Controller):
         if is_being_deleted(job):
             self._release(pods.ended)
             return
-        verdict = self._count_ends(key, job, pods, now)
+        self._count_ends(key, job, pods, now)
         job = self.plane.store.get(key)
         assert job is not None
         if is_finished(job):
             self._delete_pods(pods.active, now)
             self._expire(key, job, now)
             return
-        self._continue(key, job, self._pods_of(job), verdict, now)
+        self._continue(key, job, self._pods_of(job), now)
         self._write_counts(key)
 
     def _release_orphan(self, key: ObjectKey) -> None:
@@ -103,25 +103,20 @@ class JobController(Controller):
             ended=[pod for pod in ended if TRACKING in finalizers_of(pod)],
         )
 
-    def _count_ends(self, key: ObjectKey, job: JsonObject, pods: _JobPods, now: float) -> Verdict | None:
-        """Add pods that ended to the status; returns what the failure policy says about the Job, if anything."""
+    def _count_ends(self, key: ObjectKey, job: JsonObject, pods: _JobPods, now: float) -> None:
+        """Add pods that ended to the status."""
         if not pods.ended:
-            return None
+            return
         status = dict(job.get("status", {}))
-        verdict: Verdict | None = None
         for pod in pods.ended:
             if _phase(pod) == "Succeeded":
                 self._count_success(job, status, pod)
-                continue
-            found = failure_verdict(job, pod)
-            if found.action != "Ignore":
+            else:
                 status["failed"] = status.get("failed", 0) + 1
-            verdict = found if found.action == "FailJob" else verdict
         self.plane.writer.patch_status(key, {**status, "uncountedTerminatedPods": {}})
         self._release(pods.ended)
         if any(_phase(pod) != "Succeeded" for pod in pods.ended):
             self._schedule_retry(key, now)
-        return verdict
 
     def _count_success(self, job: JsonObject, status: JsonObject, pod: JsonObject) -> None:
         if job["spec"].get("completionMode") != "Indexed":
@@ -166,14 +161,12 @@ class JobController(Controller):
 
     # The Job
 
-    def _continue(self, key: ObjectKey, job: JsonObject, pods: _JobPods, verdict: Verdict | None, now: float) -> None:
+    def _continue(self, key: ObjectKey, job: JsonObject, pods: _JobPods, now: float) -> None:
         """Finish, suspend or run the Job."""
         spec, status = job["spec"], job.get("status", {})
         failed = int(status.get("failed", 0)) + sum(map(_restarts, pods.active))
         if target := self._target(job):
             self._finish(key, pods, *target, now)
-        elif verdict is not None and verdict.action == "FailJob":
-            self._finish(key, pods, "Failed", "PodFailurePolicy", verdict.message, now)
         elif failed > spec["backoffLimit"]:
             text = "Job has reached the specified backoff limit"
             self._finish(key, pods, "Failed", "BackoffLimitExceeded", text, now)

@@ -138,18 +138,8 @@ def _environment(arguments: Sequence[str], view: ContainerView) -> CommandResult
 def _nvidia_smi(arguments: Sequence[str], view: ContainerView) -> CommandResult:
     """The GPUs of the container, with the indices that they have in it."""
     model = f"NVIDIA {view.model.upper()}"
-    fields = next((one.partition("=")[2] for one in arguments if one.startswith("--query-gpu=")), "")
-    if not fields:
-        rows = [f"GPU {place}: {model} (UUID: {uuid})" for place, (_, uuid) in enumerate(view.gpus)]
-        return CommandResult(stdout="".join(f"{row}\n" for row in rows))
-    names = [name.strip() for name in fields.split(",")]
-    shown = [
-        {"index": str(place), "uuid": uuid, "name": model, "gpu_uuid": uuid, "gpu_name": model}
-        for place, (_, uuid) in enumerate(view.gpus)
-    ]
-    rows = [", ".join(one.get(name, "[N/A]") for name in names) for one in shown]
-    header = [] if any("noheader" in one for one in arguments) else [", ".join(names)]
-    return CommandResult(stdout="".join(f"{row}\n" for row in [*header, *rows]))
+    rows = [f"GPU {place}: {model} (UUID: {uuid})" for place, (_, uuid) in enumerate(view.gpus)]
+    return CommandResult(stdout="".join(f"{row}\n" for row in rows))
 
 
 PROGRAMS: Mapping[str, Callable[[Sequence[str], ContainerView], CommandResult]] = {

@@ -216,16 +216,13 @@ STEPS: tuple[Step, ...] = (
          content_type=MERGE, shown=("spec.parallelism",)),
     Step(name="delete job", method="DELETE", path=f"{JOBS}/j", body={"propagationPolicy": "Background"},
          shown=("status", "details.name", "details.kind", "details.group")),
-    # Nodes and permissions
+    # Nodes
     Step(name="no such node", method="GET", path="/api/v1/nodes/none"),
     Step(name="nodes by cordon", method="GET", path="/api/v1/nodes", query={"fieldSelector": "spec.unschedulable=true"},
          shown=("kind", "items.0")),
     Step(name="bad taint", method="POST", path="/api/v1/nodes",
          body={"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x"},
                "spec": {"taints": [{"key": "a", "effect": "Sometimes"}]}}),
-    Step(name="review", method="POST", path="/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-         body={"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-               "spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}, shown=("kind", "status.allowed")),
 )  # fmt: skip
 
 
