@@ -11,13 +11,11 @@ from .api.errors import ApiError, expired
 from .api.reading import object_text, with_kind
 from .api.requests import TRUE_TEXTS, ApiRequest, int_query
 from .api.selectors import Matches, object_matcher
-from .objects import JsonObject
 from .store import ChangeKind, ObjectChange, ObjectStore, StoredObject, VersionExpired
 
 BOOKMARK_S = 60.0
 DEFAULT_TIMEOUT_S = 1800.0
 MAX_TIMEOUT_S = 86_400.0
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class WatchCut(Exception):
@@ -88,7 +86,7 @@ class Watch:
     async def _batches(self, cuts: int) -> AsyncIterator[bytes]:
         until = self._clock() + self._timeout_s
         bookmark_at = self._clock() + BOOKMARK_S
-        if not self._version or self._request.query.get("sendInitialEvents") in TRUE_TEXTS:
+        if not self._version:
             for line in self._initial_lines():
                 yield line
         while (now := self._clock()) < until:
@@ -116,8 +114,6 @@ class Watch:
         for stored in self._store.objects_at(self._request.resource.id, self._request.namespace, self._version):
             if self._selects is None or self._selects(stored.object):
                 yield self._event(ChangeKind.ADDED, stored)
-        if self._request.query.get("sendInitialEvents") in TRUE_TEXTS and self._bookmarks:
-            yield self._bookmark({"annotations": {INITIAL_EVENTS_END: "true"}})
 
     def _new_lines(self) -> Iterator[bytes]:
         until = self._signal.version
@@ -155,8 +151,8 @@ class Watch:
                 return line[: len(line) // 2]
         return self._bookmark()[:40]
 
-    def _bookmark(self, more: JsonObject | None = None) -> bytes:
-        metadata = {"resourceVersion": str(self._version), "creationTimestamp": None, **(more or {})}
+    def _bookmark(self) -> bytes:
+        metadata = {"resourceVersion": str(self._version), "creationTimestamp": None}
         return _line("BOOKMARK", json.dumps(with_kind(self._request.resource, {"metadata": metadata})).encode())
 
 

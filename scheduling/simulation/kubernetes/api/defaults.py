@@ -6,10 +6,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from scheduling.simulation.kubernetes.objects import JsonObject, value_at
+from scheduling.simulation.kubernetes.objects import JsonObject, changed, value_at
 
 from .job_sets import default_job_set
-from .old_version import as_in_old_version
 from .resources import JOB_SETS
 from .served import STANDARD, ServedApi
 
@@ -17,12 +16,28 @@ DEFAULT_TOLERATION_S = 300
 UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 OLD_CONTROLLER_UID, OLD_JOB_NAME = "controller-uid", "job-name"
+# What versions after 1.20 know
+LATER_JOB_LABELS = (CONTROLLER_UID, JOB_NAME)
+LATER_JOB_FIELDS = (
+    "backoffLimitPerIndex", "completionMode", "managedBy", "maxFailedIndexes", "podFailurePolicy",
+    "podReplacementPolicy", "successPolicy", "suspend",
+)  # fmt: skip
+LATER_POD_FIELDS = ("hostUsers", "os", "resourceClaims", "resources", "schedulingGates")
+TEMPLATE = ("spec", "template")
+LATER_PATHS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "pods": tuple(("spec", name) for name in LATER_POD_FIELDS),
+    "jobs.batch": (
+        *(("spec", name) for name in LATER_JOB_FIELDS),
+        *((*TEMPLATE, "spec", name) for name in LATER_POD_FIELDS),
+        *((*TEMPLATE, "metadata", "labels", name) for name in LATER_JOB_LABELS),
+    ),
+}
 
 
 def with_defaults(resource: str, new: JsonObject, api: ServedApi = STANDARD) -> JsonObject:
     """The object with the defaults of its resource. `new` may be changed."""
     filled = DEFAULTS.get(resource, _unchanged)(new)
-    return as_in_old_version(resource, filled) if api.is_old else filled
+    return _as_in_old_version(resource, filled) if api.is_old else filled
 
 
 def _unchanged(new: JsonObject) -> JsonObject:
@@ -211,3 +226,26 @@ DEFAULTS: Mapping[str, Callable[[JsonObject], JsonObject]] = {
     "secrets": default_secret,
     "nodes": default_node,
 }
+
+
+# Objects as Kubernetes 1.20 stores them: without the fields and labels of later versions
+
+
+def _as_in_old_version(resource: str, new: JsonObject) -> JsonObject:
+    """The object with what 1.20 knows of it.
+
+    An old API server drops fields that it does not know without a warning, so a client sees that they are missing only
+    in the answer.
+    """
+    old = _without(new, LATER_PATHS.get(resource, ()))
+    uid = value_at(old, "spec", "selector", "matchLabels", CONTROLLER_UID)
+    if resource != "jobs.batch" or uid is None:
+        return old
+    return changed(old, "spec", "selector", value={"matchLabels": {OLD_CONTROLLER_UID: uid}})
+
+
+def _without(new: JsonObject, paths: Iterable[tuple[str, ...]]) -> JsonObject:
+    for path in paths:
+        if value_at(new, *path) is not None:
+            new = changed(new, *path, value=None)
+    return new

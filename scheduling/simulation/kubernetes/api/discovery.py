@@ -61,8 +61,6 @@ def _resource_rows(resource: ResourceType) -> Iterator[JsonObject]:
     }
     if resource.short_names:
         row["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        row["categories"] = list(resource.categories)
     yield row
     for sub in resource.subresources:
         kind = {"kind": sub.kind or resource.kind, "verbs": list(sub.verbs)}

@@ -28,7 +28,6 @@ class ResourceType:
     version: str = "v1"
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = tuple(sorted((*READ, *WRITE)))
     subresources: tuple[Subresource, ...] = ()
     generations: bool = False  # whether metadata.generation counts changes of the spec
@@ -73,7 +72,7 @@ RESOURCES: tuple[ResourceType, ...] = (
     ),
     ResourceType(plural="nodes", kind="Node", namespaced=False, short_names=("no",), subresources=(STATUS,)),
     ResourceType(plural="persistentvolumeclaims", kind="PersistentVolumeClaim", short_names=("pvc",)),
-    ResourceType(plural="pods", kind="Pod", short_names=("po",), categories=("all",), subresources=POD_SUBRESOURCES),
+    ResourceType(plural="pods", kind="Pod", short_names=("po",), subresources=POD_SUBRESOURCES),
     ResourceType(plural="secrets", kind="Secret"),
     ResourceType(
         plural="serviceaccounts",
@@ -85,12 +84,11 @@ RESOURCES: tuple[ResourceType, ...] = (
             ),
         ),
     ),
-    ResourceType(plural="services", kind="Service", short_names=("svc",), categories=("all",), subresources=(STATUS,)),
+    ResourceType(plural="services", kind="Service", short_names=("svc",), subresources=(STATUS,)),
     ResourceType(
         plural="jobs",
         kind="Job",
         group="batch",
-        categories=("all",),
         subresources=(STATUS,),
         generations=True,
     ),

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduling.simulation.kubernetes.objects import JsonObject, ObjectKey, timestamp, value_at
+from scheduling.simulation.kubernetes.objects import (
+    JsonObject,
+    ObjectKey,
+    is_being_deleted,
+    timestamp,
+    value_at,
+    with_condition,
+)
 from scheduling.simulation.kubernetes.store import ObjectStore
 
 from .authorization import DEFAULT_TOKEN_S, MAX_TOKEN_S, MIN_TOKEN_S, Authenticator
-from .binding import check_binding, placed_pod
-from .errors import ApiError, bad_request, method_not_allowed, success, unsupported_media_type
+from .errors import (
+    ApiError,
+    bad_request,
+    conflict,
+    invalid,
+    method_not_allowed,
+    not_supported,
+    success,
+    unsupported_media_type,
+)
 from .eviction import check_eviction
 from .known_fields import without_unknown_fields
 from .patches import json_patch, merge_patch
@@ -20,6 +35,7 @@ from .resources import PODS, ResourceType
 from .served import STANDARD, ServedApi
 from .writing import DeleteOptions, ObjectWriter, parse_delete_options
 
+BINDING = "pods/binding"
 PATCHES: Mapping[str, Callable[[JsonObject, Any], Any]] = {
     JSON_PATCH: json_patch,
     MERGE_PATCH: merge_patch,
@@ -90,9 +106,9 @@ class RestApi:
     def _bind(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
         """Place a pod on a node, as schedulers do."""
         pod = find_object(self._store, request.key).object
-        check_binding(request.name, pod, body)
+        _check_binding(request.name, pod, body)
         if not request.is_dry_run:
-            self._writer.put(request.key, placed_pod(pod, body, now))
+            self._writer.put(request.key, _placed_pod(pod, body, now))
         return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
     def _evict(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
@@ -198,3 +214,40 @@ def _known_body(request: ApiRequest, api: ServedApi) -> tuple[JsonObject, tuple[
             + ", ".join(unknown)
         )
     return body, tuple(unknown) if level == "Warn" else ()
+
+
+def _check_binding(name: str, pod: JsonObject, binding: JsonObject) -> None:
+    """Raises ApiError if the pod cannot be placed, or if the client means another pod."""
+    target, spec = value_at(binding, "target", default={}), pod["spec"]
+    if not isinstance(target, dict) or not isinstance(target.get("name"), str) or not target["name"]:
+        raise bad_request("target.name: the name of a node is required")
+    if target.get("kind") not in (None, "", "Node"):
+        raise invalid("Binding", "", name, [not_supported("target.kind", target["kind"], ("Node", "<empty>"))])
+    uid, wanted = pod["metadata"]["uid"], value_at(binding, "metadata", "uid")
+    if wanted and wanted != uid:
+        raise conflict(
+            BINDING, name, f"Precondition failed: UID in precondition: {wanted!s:.80}, UID in object meta: {uid}"
+        )
+    if is_being_deleted(pod):
+        raise conflict(BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise conflict(BINDING, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise conflict(BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def _placed_pod(pod: JsonObject, binding: JsonObject, now: float) -> JsonObject:
+    """The pod on its node, with the labels and annotations of the binding and the condition `PodScheduled`."""
+    given = binding.get("metadata") or {}
+    metadata = dict(pod["metadata"])
+    for name in ("annotations", "labels"):
+        if isinstance(more := given.get(name), dict) and more:
+            metadata[name] = {**metadata.get(name, {}), **more}
+    known = value_at(pod, "status", "conditions", default=[])
+    conditions = with_condition(known, "PodScheduled", "True", now, reason=None, message=None)
+    return {
+        **pod,
+        "metadata": metadata,
+        "spec": {**pod["spec"], "nodeName": binding["target"]["name"]},
+        "status": {**pod.get("status", {}), "conditions": conditions},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.simulation.kubernetes.api.requests import MERGE_PATCH
-from scheduling.simulation.kubernetes.controllers.job_rules import format_indexes, parse_indexes
+from scheduling.simulation.kubernetes.controllers.jobs import format_indexes, parse_indexes
 from scheduling.simulation.kubernetes.objects import annotations_of, condition_of, labels_of
 
 from .make import client, job

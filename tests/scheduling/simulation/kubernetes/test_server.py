@@ -206,16 +206,6 @@ def test_watch_ends_with_a_bookmark(cluster):
     assert int(events[0]["object"]["metadata"]["resourceVersion"]) > 0
 
 
-def test_watch_list_ends_its_initial_events_with_a_bookmark(cluster):
-    watch = cluster.watch("/api/v1/namespaces", sendInitialEvents="true", allowWatchBookmarks="true",
-                          resourceVersionMatch="NotOlderThan")  # fmt: skip
-
-    events = list(islice(watch, 5))
-
-    assert [one["type"] for one in events] == ["ADDED"] * 4 + ["BOOKMARK"]
-    assert events[-1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
 def test_watch_of_a_compacted_version_ends_with_410(cluster):
     version = cluster.call("GET", MAPS)["metadata"]["resourceVersion"]
     cluster.call("POST", MAPS, config("compacted"))
