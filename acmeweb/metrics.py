@@ -37,9 +37,9 @@ from jobs.models import Cluster, Job, LatestProgress, LoopFailure, Node, Progres
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
 from jobs.queries.queue_waits import recent_queue_waits
+from scheduling.ledger.reads import figures as ledger_figures
 from scheduling.models import EstimateError, Forecast, PowerBudget, RunTimeModel
 from scheduling.power.budget_states import budget_states
-from scheduling.queries import ledger_figures
 
 UNFINISHED_STATES = [State.PENDING, State.RUNNING, State.SUSPENDED]
 DAY = timedelta(days=1)

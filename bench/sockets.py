@@ -292,7 +292,7 @@ def store_past_results() -> None:
     from failures.models import Diagnosis
     from jobs.core.lifecycle import FAILURE_STATES
     from jobs.models import Attempt, clock
-    from scheduling.loops.ledger_periods import store_periods_once
+    from scheduling.ledger.loops.periods import store_periods_once
 
     now = clock.now()
     failed = Attempt.objects.filter(state__in=FAILURE_STATES, diagnosis=None)

@@ -1,17 +1,15 @@
 from django.urls import path, re_path
 
+from scheduling.ledger.pages import characterization, reports, team_usage
 from scheduling.pages import (
     campaigns,
-    characterization,
     clusters,
     evaluation_rules,
     gpu_speeds,
     job_gpus,
     maintenance,
     queue,
-    reports,
     submit_preview,
-    team_usage,
     why_waiting,
 )
 from scheduling.power.pages import budgets, sleep

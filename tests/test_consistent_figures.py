@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from failures.models import Diagnosis
 from jobs.core.charts.gpu_map import FREE_GPU
 from jobs.models import Event, TokenScope, clock
-from scheduling.loops.ledger import update_ledger_metrics_once
-from scheduling.loops.ledger_periods import store_periods_once
-from scheduling.queries.ledger_table import GROUPINGS
+from scheduling.ledger.loops.figures import update_ledger_metrics_once
+from scheduling.ledger.loops.periods import store_periods_once
+from scheduling.ledger.reads.table import GROUPINGS
 from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import write
 from tests import make

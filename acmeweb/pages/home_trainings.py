@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.models import Attempt, Job, LatestProgress, ProgressSource
 from jobs.queries import loss_lines
-from scheduling.queries import ledger_facts
+from scheduling.ledger.reads import facts as ledger_facts
 
 MAX_TRAININGS_SHOWN = 10
 MAX_TRAININGS_READ = 48  # the largest, reporting or not; jobs without progress are not shown as trainings

@@ -26,8 +26,8 @@ from jobs.models.permissions import Caller
 from jobs.queries.cluster_minutes import DAY_STEP, DAY_STEP_COUNT, DayUsage, day_usage
 from jobs.queries.cluster_summary import ClusterSummary
 from jobs.queries.queue_waits import recent_queue_waits
-from scheduling.ledger.last_day import RatioTrend
-from scheduling.queries import ledger_figures
+from scheduling.ledger.reads import figures as ledger_figures
+from scheduling.ledger.rules.last_day import RatioTrend
 
 KEPT_FOR_S = 120
 LEAST_POINTS = 20.0  # percent that a trend line's height stands for at least

@@ -1,7 +1,7 @@
 """Reads the per-minute load of a cluster, or of all clusters together, as a series of equal steps.
 
-`scheduling.loops.cluster_minutes` writes the rows. A query reads the minutes of its range from one index: 1,440 rows
-for a day, 10,080 for a week.
+`scheduling.ledger.loops.cluster_minutes` writes the rows. A query reads the minutes of its range from one index:
+1,440 rows for a day, 10,080 for a week.
 """
 
 from __future__ import annotations

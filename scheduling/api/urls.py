@@ -1,12 +1,5 @@
-from scheduling.api import (
-    campaigns,
-    clusters,
-    evaluation_rules,
-    explain,
-    gpu_speeds,
-    ledger,
-    team_usage,
-)
+from scheduling.api import campaigns, clusters, evaluation_rules, explain, gpu_speeds
+from scheduling.ledger import api as ledger
 from scheduling.power.api import budgets, caps, energy, sleeps
 from scheduling.whatif.api import policy_preview, simulations, traces
 
@@ -22,7 +15,6 @@ urlpatterns = [
     *sleeps.urlpatterns,
     *budgets.urlpatterns,
     *caps.urlpatterns,
-    *team_usage.urlpatterns,
     *campaigns.urlpatterns,
     *evaluation_rules.urlpatterns,
 ]

@@ -23,7 +23,7 @@ DROP_RECORD_CHANGE = """
 DROP FUNCTION scheduling_ledger_changed(bigint, timestamptz, timestamptz); DROP FUNCTION scheduling_ledger_hour();
 """
 
-# A job counts as waiting if the ledger reads its wait from its state: see `ledger_facts._waits`
+# A job counts as waiting if the ledger reads its wait from its state: see `ledger.reads.facts._waits`
 WAITS = """({row}.state = 'PENDING' AND {row}.hold = '' AND NOT 'REQUEUE_HOLD' = ANY({row}.flags)
   AND {row}.reason NOT IN ('Dependency', 'BeginTime', 'JobHeldUser', 'JobHeldAdmin'))"""
 OLD_WAITS, NEW_WAITS = WAITS.format(row="OLD"), WAITS.format(row="NEW")

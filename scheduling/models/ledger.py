@@ -29,7 +29,7 @@ class LedgerPeriodQuerySet(models.QuerySet["LedgerPeriod"]):
 
 
 class LedgerPeriod(models.Model):
-    """The figures of a cluster's ledger in one hour or one day (UTC). `scheduling.loops.ledger_periods` computes it.
+    """The figures of a cluster's ledger in one hour or one day (UTC). `scheduling.ledger.loops.periods` computes it.
 
     The row exists before its figures, so that a change that is noticed while they are computed finds it. The current
     hour is stored too, up to the time at which it was computed, and counts as outdated.

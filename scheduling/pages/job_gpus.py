@@ -19,12 +19,13 @@ from django.views.decorators.http import require_safe
 from jobs.core.charts import sparkline
 from jobs.models import SAMPLE_RETENTION, Allocation, Attempt, Node, Resolution, Sample, clock
 from jobs.models.permissions import Caller
-from scheduling.ledger import report_rows
-from scheduling.ledger.waste import IDLE_BELOW
+from scheduling.ledger.reads import facts as ledger_facts
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules import report_rows
+from scheduling.ledger.rules.waste import IDLE_BELOW
 from scheduling.power.reads import energy
 from scheduling.power.reads.caps import job_cap_times
 from scheduling.power.rules.energy_use import total_use
-from scheduling.queries import ledger_facts, ledger_table
 
 SERIES_SPAN = timedelta(hours=24)  # the series covers the last day of the attempt
 MAX_NODES_SHOWN = 96  # limits the drawing only; the totals cover all nodes

@@ -17,8 +17,8 @@ from failures.models import Incident
 from jobs.models import Cluster, ClusterMinute, Node, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.queries.cluster_summary import cluster_summaries
-from scheduling.loops.ledger import update_ledger_metrics_once
-from scheduling.queries import ledger_figures
+from scheduling.ledger.loops.figures import update_ledger_metrics_once
+from scheduling.ledger.reads import figures as ledger_figures
 from tests import make
 from tests.scheduling.ledger.test_ledger_facts import ran
 

@@ -12,7 +12,7 @@ from failures.models import Incident
 from failures.recovery.pages import mode_badge
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, Job, LatestProgress, ProgressSource
-from scheduling.queries.ledger_facts import JobEfficiency
+from scheduling.ledger.reads.facts import JobEfficiency
 
 NOON, HOUR = datetime(2026, 5, 1, 12, tzinfo=UTC), timedelta(hours=1)
 

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from acmeweb.pages.home_trainings import running_trainings
 from jobs.models import Attempt, Checkpoint, Job, LatestProgress, Progress, TeamRole, clock
-from scheduling.queries import ledger_facts
+from scheduling.ledger.reads import facts as ledger_facts
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -16,8 +16,8 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from jobs.models import clock
 from scheduling.core.number_texts import duration_text
-from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_table
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules.buckets import Bucket
 
 DEFAULT_PERIOD = timedelta(days=1)
 

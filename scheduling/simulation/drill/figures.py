@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from scheduling.ledger import attempt_intervals, buckets, reliability
-from scheduling.ledger.buckets import Bucket
+from scheduling.ledger.rules import attempt_intervals, buckets, reliability
+from scheduling.ledger.rules.buckets import Bucket
 from scheduling.simulation.drill.counts import FaultCase, percentiles
 from scheduling.simulation.drill.jobs import GANG_JOB, AttemptLife, DrillJob
 from scheduling.simulation.drill.run import DrillResult

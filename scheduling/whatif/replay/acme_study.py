@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.core.lifecycle import JobKind
-from scheduling.core.characterization import StudyFigures
+from scheduling.ledger.rules.characterization import StudyFigures
 from scheduling.whatif.replay.acme_figures import BOUNDS_S, PUBLISHED_CLUSTERS
 
 QUEUE_BOUNDS_S = tuple(2.0**power for power in range(16))

@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from scheduling.ledger.buckets import Bucket
+from scheduling.ledger.rules.buckets import Bucket
 from scheduling.whatif.replay.run import PolicyRun
 
 

@@ -36,8 +36,8 @@ from jobs.models import (
     Sample,
     clock,
 )
-from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_periods
+from scheduling.ledger.reads import periods as ledger_periods
+from scheduling.ledger.rules.buckets import Bucket
 from tests import make as rows
 from tests.failures import make
 from tests.failures.make import decide_and_recover_once

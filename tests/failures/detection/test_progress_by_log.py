@@ -19,7 +19,7 @@ from jobs.actions import jobs as job_actions
 from jobs.actions import progress
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Checkpoint, Cluster, ClusterMode, Job, LatestProgress, Progress, TokenScope, clock
-from scheduling.queries import ledger_facts
+from scheduling.ledger.reads import facts as ledger_facts
 from tests import make as rows
 from tests.failures import make
 from tests.jobs.api.api_make import Caller

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.actions.retention import DELETE_BATCH_SIZE, DeleteDeadline, delete_all, delete_batch, delete_expired_web_state
 from jobs.models import BulkAction, ClusterMinute, IdempotencyKey
 from jobs.models.idempotency import KEY_LIFETIME
-from scheduling.loops.cluster_minutes import delete_old_minutes
+from scheduling.ledger.loops.cluster_minutes import delete_old_minutes
 from tests import make
 
 NOW = make.NOON

@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 
 from jobs.models import Job, Node, Quota, Team, clock
 from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.ledger.reads import team_usage
 from scheduling.loops.schedule import schedule_once
-from scheduling.queries import team_usage
 from tests import make
 from tests.jobs.api.api_make import Caller
 

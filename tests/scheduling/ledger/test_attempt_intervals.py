@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduling.ledger.attempt_intervals import AttemptHistory, SlowPeriod, bucket_intervals
-from scheduling.ledger.buckets import (
+from scheduling.ledger.rules.attempt_intervals import AttemptHistory, SlowPeriod, bucket_intervals
+from scheduling.ledger.rules.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,

@@ -13,11 +13,11 @@ from django.utils import timezone
 from failures.queries.failure_statistics import failure_table
 from jobs.core.lifecycle import JobKind
 from jobs.models import Attempt, Job, Node, Resolution, Sample, TeamRole, clock
-from scheduling.core import characterization as study
-from scheduling.core.characterization import CauseFigures, JobCell
-from scheduling.pages.characterization import PLOTS
-from scheduling.queries import characterization as queries
-from scheduling.queries.ledger_table import table
+from scheduling.ledger.pages.characterization import PLOTS
+from scheduling.ledger.reads import characterization as queries
+from scheduling.ledger.reads.table import table
+from scheduling.ledger.rules import characterization as study
+from scheduling.ledger.rules.characterization import CauseFigures, JobCell
 from scheduling.whatif.replay.acme_study import STUDY_CLUSTERS, study_figures
 from tests import make
 from tests.failures import make as failures

@@ -9,7 +9,7 @@ import pytest
 from jobs.core.telemetry_math import interval_start
 from jobs.models import MINUTE_RETENTION, ClusterMinute, Node, Sample, clock
 from jobs.queries import cluster_minutes
-from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
+from scheduling.ledger.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -9,9 +9,10 @@ import pytest
 from django.test import Client
 
 from jobs.models import Allocation, Attempt, Cluster, Node, Resolution, Sample, TeamRole, clock
-from scheduling.ledger.buckets import Bucket
+from scheduling.ledger.reads import facts as ledger_facts
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR
 from scheduling.pages import job_gpus
-from scheduling.queries import ledger_facts
 from tests import make
 from tests.page_text import page_text
 
@@ -58,7 +59,7 @@ def test_every_gpu_hour_of_a_job_is_in_one_bucket():
 
     held = ledger_facts.held_by_job(one.job_id, clock.now())
 
-    assert sum(held.values()) / ledger_facts.US_PER_HOUR == pytest.approx(8, abs=0.5)
+    assert sum(held.values()) / US_PER_HOUR == pytest.approx(8, abs=0.5)
     assert set(held) <= {Bucket.PRODUCTIVE, Bucket.START_UP}
     assert "GPU-hours in all attempts" in page_text(page(one))
 
@@ -80,7 +81,7 @@ def test_work_lost_in_a_failure_stays_in_the_cost():
 
     held = ledger_facts.held_by_job(one.job_id, clock.now())
 
-    assert held[Bucket.LOST_WORK] / ledger_facts.US_PER_HOUR == pytest.approx(12, abs=0.5)
+    assert held[Bucket.LOST_WORK] / US_PER_HOUR == pytest.approx(12, abs=0.5)
 
 
 def test_job_that_never_started_has_no_cost():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.ledger.buckets import Bucket, LedgerEntry, NodeHistory
-from scheduling.ledger.last_day import HourSums, part_sums, total_sums
-from scheduling.ledger.parts import US_PER_HOUR, LedgerMoments, clock_edges, parts_by_window, total_of
-from scheduling.ledger.reliability import JobLifetime
+from scheduling.ledger.rules.buckets import Bucket, LedgerEntry, NodeHistory
+from scheduling.ledger.rules.last_day import HourSums, part_sums, total_sums
+from scheduling.ledger.rules.parts import US_PER_HOUR, LedgerMoments, clock_edges, parts_by_window, total_of
+from scheduling.ledger.rules.reliability import JobLifetime
 
 DAY = 24 * US_PER_HOUR
 # Eight GPUs: a job runs from 1:30 to 3:00 and held them from 1:00

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.ledger.buckets import (
+from scheduling.ledger.rules.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,
@@ -21,7 +21,7 @@ from scheduling.ledger.buckets import (
     ledger_entries,
     sum_by_key,
 )
-from scheduling.ledger.buckets import TimelineLayer as Lay
+from scheduling.ledger.rules.buckets import TimelineLayer as Lay
 from tests.properties import examples
 
 

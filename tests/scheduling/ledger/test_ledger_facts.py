@@ -9,9 +9,12 @@ from django.test.utils import CaptureQueriesContext
 from failures.models import Diagnosis, Incident
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, HoldKind, Job, Node, Progress, clock
-from scheduling.ledger import report_rows
-from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_facts, ledger_rows, ledger_table
+from scheduling.ledger.reads import facts as ledger_facts
+from scheduling.ledger.reads import rows as ledger_rows
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules import report_rows
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -42,7 +45,7 @@ def hours(now, by="cluster", back=10, **options):
     table = ledger_table.table(by, now - back * HOUR, now, **options)
     assert sum(table.gpu_us.values()) == table.capacity_us
     return {
-        row.name: {bucket.value: part / ledger_facts.US_PER_HOUR for bucket, part in row.gpu_us.items() if part}
+        row.name: {bucket.value: part / US_PER_HOUR for bucket, part in row.gpu_us.items() if part}
         for row in table.rows
     }
 
@@ -73,7 +76,7 @@ def test_failure_loses_unsaved_work_under_its_cause(now):
 
     assert hours(now)["seren"] == {"productive": 24, "lost_work": 24, "free": 272}
     table = ledger_table.table("cluster", now - 10 * HOUR, now)
-    assert table.lost == {"ECCError": 24 * ledger_facts.US_PER_HOUR}
+    assert table.lost == {"ECCError": 24 * US_PER_HOUR}
     assert (table.mttf.failures, table.mttf.mean) == (1, 48)
     assert table.ettr == pytest.approx(0.5)
 
@@ -86,8 +89,8 @@ def test_causes_of_lost_gpu_hours_add_up_to_their_column(now):
     table = ledger_table.table("cluster", now - 10 * HOUR, now)
 
     columns = {part.group.name: part.hours for part in report_rows.report_bar_parts(table.gpu_us)}
-    assert columns["lost"] == sum(table.lost.values()) / ledger_facts.US_PER_HOUR == 48
-    assert columns["closed"] == sum(table.closed.values()) / ledger_facts.US_PER_HOUR == 32
+    assert columns["lost"] == sum(table.lost.values()) / US_PER_HOUR == 48
+    assert columns["closed"] == sum(table.closed.values()) / US_PER_HOUR == 32
 
 
 def blamed(attempt, now, *nodes, cause="ECCError", incident=None):
@@ -201,7 +204,7 @@ def test_nodes_closed_by_recovery_share_one_cause(now, ago):
 
     event = ledger_table.table("cluster", now - 10 * HOUR, now)
 
-    assert event.closed == {"recovery": 2 * 8 * min(ago, 10) * ledger_facts.US_PER_HOUR}
+    assert event.closed == {"recovery": 2 * 8 * min(ago, 10) * US_PER_HOUR}
     assert event.lost == {}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, Job
-from scheduling.loops.ledger import hourly_ledger, ledger_metrics, update_ledger_metrics_once
+from scheduling.ledger.loops.figures import hourly_ledger, ledger_metrics, update_ledger_metrics_once
 from tests import make
 from tests.scheduling.ledger.test_ledger_facts import HOUR, now, ran
 from tests.statements import failing_statement

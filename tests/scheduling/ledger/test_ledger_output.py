@@ -8,8 +8,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import Cluster, clock
-from scheduling.ledger.buckets import Bucket
-from scheduling.queries import ledger_table
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules.buckets import Bucket
 from tests import make
 from tests.jobs.api.api_make import Caller
 

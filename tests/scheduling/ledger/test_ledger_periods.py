@@ -9,12 +9,12 @@ from django.db.models import F
 
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Cluster, clock
-from scheduling.actions.ledger_periods import HOURS_KEPT, RECOMPUTED_FOR, apply_changes, delete_old_hours
-from scheduling.ledger.parts import total_of
-from scheduling.loops.ledger_periods import store_periods_once
+from scheduling.ledger.actions import HOURS_KEPT, RECOMPUTED_FOR, apply_changes, delete_old_hours
+from scheduling.ledger.loops.periods import store_periods_once
+from scheduling.ledger.reads.facts import cluster_parts
+from scheduling.ledger.reads.periods import cluster_ledger
+from scheduling.ledger.rules.parts import total_of
 from scheduling.models import LedgerChange, LedgerPeriod, PeriodLength
-from scheduling.queries.ledger_facts import cluster_parts
-from scheduling.queries.ledger_periods import cluster_ledger
 from tests import make
 from tests.scheduling.ledger.random_history import CHANGES, DAYS, RandomHistory
 from tests.scheduling.ledger.test_ledger_facts import now, ran

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.ledger.buckets import Bucket, LedgerEntry, NodeHistory
-from scheduling.ledger.parts import (
+from scheduling.ledger.rules.buckets import Bucket, LedgerEntry, NodeHistory
+from scheduling.ledger.rules.parts import (
     JobRecovery,
     LedgerMoments,
     LedgerPart,
@@ -25,7 +25,7 @@ from scheduling.ledger.parts import (
     total_of,
     totals_by_step,
 )
-from scheduling.ledger.reliability import JobLifetime
+from scheduling.ledger.rules.reliability import JobLifetime
 
 PART = LedgerPart(
     start=10,

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.ledger.buckets import Bucket, LedgerEntry
-from scheduling.ledger.parts import LedgerMoments, parts_by_window
-from scheduling.ledger.reliability import (
+from scheduling.ledger.rules.buckets import Bucket, LedgerEntry
+from scheduling.ledger.rules.parts import LedgerMoments, parts_by_window
+from scheduling.ledger.rules.reliability import (
     CLOSED_BUCKETS,
     LOST_BUCKETS,
     JobLifetime,

@@ -14,10 +14,11 @@ from django.test.utils import CaptureQueriesContext
 from jobs.core.parsing import InvalidField
 from jobs.models import Allocation, Attempt, Cluster, Job, Node, Resolution, Sample, TeamRole, clock
 from jobs.models.permissions import Caller
-from scheduling.ledger import report_rows, waste
-from scheduling.ledger.buckets import Bucket
-from scheduling.pages.reports import ENERGY_COLUMNS
-from scheduling.queries import gpu_usage
+from scheduling.ledger.pages.reports import ENERGY_COLUMNS
+from scheduling.ledger.reads import gpu_usage
+from scheduling.ledger.rules import report_rows, waste
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR
 from tests import make
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -98,7 +99,7 @@ def test_a_year_of_months_is_offered():
 
 
 def test_bar_part_has_the_hours_and_the_place_of_its_buckets():
-    hour = report_rows.US_PER_HOUR
+    hour = US_PER_HOUR
     sizes = {Bucket.PRODUCTIVE: 5 * hour, Bucket.START_UP: hour, Bucket.CHECKPOINT_STALL: hour, Bucket.DOWN: 3 * hour}
 
     parts = {part.group.name: part for part in report_rows.report_bar_parts(sizes)}
@@ -112,7 +113,7 @@ def test_bar_part_has_the_hours_and_the_place_of_its_buckets():
 
 
 def test_row_has_its_hours_and_the_sum_of_its_costs():
-    sizes = {Bucket.PRODUCTIVE: 3 * report_rows.US_PER_HOUR, Bucket.FREE: report_rows.US_PER_HOUR}
+    sizes = {Bucket.PRODUCTIVE: 3 * US_PER_HOUR, Bucket.FREE: US_PER_HOUR}
 
     free = report_rows.report_row("llm", sizes, 0.75)
     priced = report_rows.report_row("llm", sizes, 0.75, {Bucket.PRODUCTIVE: 6.0, Bucket.FREE: 2.0})

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Allocation, Attempt, Cluster, Job, Quota, Team, TeamRole, clock
 from scheduling.actions.history import count_ended_attempts
+from scheduling.ledger.reads.table import table
+from scheduling.ledger.reads.team_usage import team_standings, team_usage, usage_at_edges
 from scheduling.queries import history, snapshot
-from scheduling.queries.ledger_table import table
-from scheduling.queries.team_usage import team_standings, team_usage, usage_at_edges
 from tests import make
 from tests.page_text import page_text
 

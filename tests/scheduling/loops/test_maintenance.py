@@ -11,11 +11,12 @@ from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Maintenance, Node, clock
 from scheduling.engine.cluster import MAINTENANCE
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.ledger.buckets import Bucket
+from scheduling.ledger.reads import periods as ledger_periods
+from scheduling.ledger.rules.buckets import Bucket
 from scheduling.loops.drains import evict_from_drained_nodes_once
 from scheduling.loops.maintenance import apply_maintenances_once
 from scheduling.loops.schedule import schedule_once
-from scheduling.queries import ledger_periods, snapshot
+from scheduling.queries import snapshot
 from tests import make
 from tests.statements import failing_statement
 

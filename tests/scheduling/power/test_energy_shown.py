@@ -11,8 +11,8 @@ from django.test import Client
 
 from jobs.core.lifecycle import State
 from jobs.models import Allocation, Attempt, Cluster, EnergyClock, EnergyHour, Job, clock
-from scheduling.loops.ledger import update_ledger_metrics_once
-from scheduling.queries import ledger_table
+from scheduling.ledger.loops.figures import update_ledger_metrics_once
+from scheduling.ledger.reads import table as ledger_table
 from tests import make
 from tests.jobs.api.api_make import Caller
 

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 
 from jobs.core.cluster_kinds import KUBERNETES
 from jobs.models import Cluster, clock
-from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.ledger.loops.figures import update_ledger_metrics_once
 from scheduling.simulation import client
 from scheduling.simulation.demo import users
 from scheduling.simulation.demo.history import progress, write

@@ -10,11 +10,12 @@ from failures.loops.diagnose import diagnose_once
 from jobs.actions import jobs as job_actions
 from jobs.models import Attempt, Cluster, ClusterMinute, Job, Node, clock
 from scheduling.backends.base import Backend
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules.parts import US_PER_HOUR
 from scheduling.loops.turn import run_turn
 from scheduling.models import NodeSleep
 from scheduling.power.loops.sleep import manage_sleep_once
 from scheduling.power.loops.sleep_webhooks import call_sleep_webhooks_once
-from scheduling.queries import ledger_facts, ledger_table
 from tests import make
 from tests.failures.make import decide_and_recover_once
 from tests.patience import until
@@ -72,7 +73,7 @@ class Night:
     def hours_by_bucket(self) -> dict[str, float]:
         table = ledger_table.table("cluster", self.cluster.created_at, clock.now())
         assert sum(table.gpu_us.values()) == table.capacity_us
-        return {str(bucket): us / ledger_facts.US_PER_HOUR for bucket, us in table.gpu_us.items() if us}
+        return {str(bucket): us / US_PER_HOUR for bucket, us in table.gpu_us.items() if us}
 
     def wait_for_nodes(self, count: int) -> None:
         self.once(lambda: Node.objects.usable().count() == count, "nodes")

@@ -10,7 +10,7 @@ from math import inf
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling.ledger import buckets as ledger
+from scheduling.ledger.rules import buckets as ledger
 from scheduling.simulation.drill import figures, report
 from scheduling.simulation.drill.faults import BUG, SCENARIOS, draw_faults
 from scheduling.simulation.drill.jobs import GANG_JOB

@@ -18,9 +18,9 @@ from jobs.models import Cluster, Team, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, render_page, requested_cluster
 from scheduling.core.charts import BarSeries, ColumnChart, Curve, LineChart, draw
-from scheduling.ledger import report_rows
-from scheduling.ledger.report_rows import Period
-from scheduling.queries.team_usage import TeamUsage, UsageDay, team_standings, team_usage
+from scheduling.ledger.reads.team_usage import TeamUsage, UsageDay, team_standings, team_usage
+from scheduling.ledger.rules import report_rows
+from scheduling.ledger.rules.report_rows import Period
 
 KIND_STYLES = {kind: style for style, kind in enumerate(JobKind, 1)}
 QUOTA_STYLE, TEAM_STYLE, SHARE_STYLE = 0, 1, 2

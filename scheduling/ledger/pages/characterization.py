@@ -22,14 +22,14 @@ from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, read_cluster_name, render_page
-from scheduling.core import characterization as study
-from scheduling.core.characterization import StudyPlot
 from scheduling.core.charts import ChartDrawing, draw
 from scheduling.core.number_texts import duration_text
-from scheduling.ledger import report_rows
-from scheduling.ledger.report_rows import Period
+from scheduling.ledger.reads import characterization as queries
+from scheduling.ledger.rules import characterization as study
+from scheduling.ledger.rules import report_rows
+from scheduling.ledger.rules.characterization import StudyPlot
+from scheduling.ledger.rules.report_rows import Period
 from scheduling.pages.chart_files import CHART_FORMS, chart_file
-from scheduling.queries import characterization as queries
 from scheduling.whatif.replay.acme_study import study_figures
 
 DEFAULT_DAYS = "30"

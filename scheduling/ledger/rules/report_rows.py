@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from jobs.core.parsing import raise_invalid_field
-from scheduling.ledger.buckets import HELD_BUCKETS, Bucket
-from scheduling.ledger.reliability import CLOSED_BUCKETS, LOST_BUCKETS
+from scheduling.ledger.rules.buckets import HELD_BUCKETS, Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR
+from scheduling.ledger.rules.reliability import CLOSED_BUCKETS, LOST_BUCKETS
 
 PERIOD_TITLES = {"1": "24 hours", "7": "7 days", "30": "30 days"}
 DEFAULT_DAYS = "7"
 MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
-US_PER_HOUR = 3_600_000_000
 Size = TypeVar("Size", int, float)
 
 

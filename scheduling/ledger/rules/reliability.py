@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduling.ledger.buckets import HELD_BUCKETS, Bucket, share_us
+from scheduling.ledger.rules.buckets import HELD_BUCKETS, Bucket, share_us
 
 LOST_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW)
 CLOSED_BUCKETS = (Bucket.DRAINED, Bucket.DOWN)

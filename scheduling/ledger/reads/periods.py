@@ -18,11 +18,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from jobs.models import Cluster
-from scheduling.ledger import parts
-from scheduling.ledger.parts import US_PER_DAY, US_PER_HOUR, LedgerPart, PeriodCover, Span, clock_edges
+from scheduling.ledger.reads import rows as ledger_rows
+from scheduling.ledger.reads.facts import cluster_parts, unix_microseconds
+from scheduling.ledger.rules import parts
+from scheduling.ledger.rules.parts import US_PER_DAY, US_PER_HOUR, LedgerPart, PeriodCover, Span, clock_edges
 from scheduling.models import LedgerChange, LedgerPeriod
-from scheduling.queries import ledger_rows
-from scheduling.queries.ledger_facts import cluster_parts, unix_microseconds
 
 MAX_JOBS_ON_DEMAND = 50_000  # jobs that a page may read: some seconds
 MAX_JOBS_PER_LOAD = 50_000  # above, a period is computed hour by hour, so memory depends on the jobs of an hour only

@@ -17,8 +17,9 @@ from django.db.models import Min
 
 from failures.queries import failure_statistics
 from jobs.models import Cluster, Node, Resolution, Sample
-from scheduling.core.characterization import BOUNDS_S, CauseFigures, JobCell
-from scheduling.queries import gpu_usage, ledger_table
+from scheduling.ledger.reads import gpu_usage
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules.characterization import BOUNDS_S, CauseFigures, JobCell
 from scheduling.whatif.replay.acme_study import FAILURE_GPU_TIME
 
 MAX_JOBS = 200_000

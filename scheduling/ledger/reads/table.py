@@ -10,14 +10,15 @@ from typing import Any
 
 from jobs.core.lifecycle import FINAL_STATES, State
 from jobs.models import Cluster, Node, Team
-from scheduling.ledger import buckets, parts, reliability, report_rows
-from scheduling.ledger.buckets import Bucket
-from scheduling.ledger.reliability import Mttf
+from scheduling.ledger.reads.energy import NO_ENERGY, RowEnergy, energy_by_name, lost_energy
+from scheduling.ledger.reads.facts import failures_after
+from scheduling.ledger.reads.periods import ClusterLedger, cluster_ledger, moment
+from scheduling.ledger.rules import buckets, parts, reliability, report_rows
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_DAY, US_PER_HOUR
+from scheduling.ledger.rules.reliability import Mttf
 from scheduling.power.reads.energy import EnergyRow, energy_document, energy_rows
 from scheduling.power.rules.energy_use import EnergyUse, total_use
-from scheduling.queries.ledger_energy import NO_ENERGY, RowEnergy, energy_by_name, lost_energy
-from scheduling.queries.ledger_facts import US_PER_HOUR, failures_after
-from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger, moment
 
 GROUPINGS = ("day", "team", "kind", "cluster")
 MAX_NODES_LISTED = 50
@@ -95,7 +96,7 @@ def table(
 
 def period_ledgers(since: datetime, until: datetime, cluster: Cluster | None = None) -> PeriodLedgers:
     """Return the ledgers of all clusters, or of one, for a period. The expensive part of a table: it reads the stored
-    hours and days, and computes what is not stored (`ledger_periods`)."""
+    hours and days, and computes what is not stored (`periods`)."""
     clusters = [cluster] if cluster else list(Cluster.objects.order_by("name"))
     nodes = Node.objects.filter(cluster__in=clusters).values_list("cluster__name", "name", "gpu_model")
     return PeriodLedgers(
@@ -155,7 +156,7 @@ def _sums_by_name(ledger: ClusterLedger, by: str, teams: Mapping[int, str]) -> d
     if by == "cluster":
         return {ledger.cluster: ledger.total.bucket_us}
     if by == "day":
-        days = parts.totals_by_step(ledger.parts, parts.US_PER_DAY)
+        days = parts.totals_by_step(ledger.parts, US_PER_DAY)
         return {f"{moment(day):%F}": total.bucket_us for day, total in days.items()}
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
     for key, gpu_us in ledger.total.gpu_us.items():
@@ -167,7 +168,7 @@ def _sums_by_name(ledger: ClusterLedger, by: str, teams: Mapping[int, str]) -> d
 def held_us_by_day(ledger: ClusterLedger, team: int) -> dict[str, Counter[str]]:
     """Return the allocated GPU time of a team by day (UTC) and kind of job."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for day, total in parts.totals_by_step(ledger.parts, parts.US_PER_DAY).items():
+    for day, total in parts.totals_by_step(ledger.parts, US_PER_DAY).items():
         for key, gpu_us in total.gpu_us.items():
             if key.team == team:
                 sums[f"{moment(day):%F}"][key.kind] += gpu_us
@@ -236,7 +237,7 @@ def ledger_document(ledger: LedgerTable, by: str, since: datetime, until: dateti
         "rows": [_row_document(row) for row in ledger.rows],
         **energy_document(ledger.energy),
         "lost": [
-            {"cause": cause, "gpu_hours": part / US_PER_HOUR, "kwh": _kwh(ledger.lost_energy.get(cause))}
+            {"cause": cause, "gpu_hours": part / US_PER_HOUR, "kwh": kwh(ledger.lost_energy.get(cause))}
             for cause, part in ledger.lost.items()
         ],
         "closed": [{"reason": reason, "gpu_hours": part / US_PER_HOUR} for reason, part in ledger.closed.items()],
@@ -254,7 +255,7 @@ def _row_document(row: LedgerRow) -> dict[str, Any]:
     )
 
 
-def _kwh(use: EnergyUse | None) -> float | None:
+def kwh(use: EnergyUse | None) -> float | None:
     return None if use is None else use.kwh
 
 

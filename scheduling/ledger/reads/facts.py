@@ -1,7 +1,7 @@
 """Reads the facts of a period for the ledger. Writes nothing.
 
 Takes fifteen short statements per cluster. The number of rows read grows with the jobs that ended since the period
-began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. `ledger_periods` stores
+began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. `loops.periods` stores
 the result for finished hours and days. Rows that change its figures for past hours are recorded by triggers: a new fact
 that is read here needs a trigger (migration 0016) and a change in `tests/scheduling/ledger/random_history.py`.
 
@@ -49,8 +49,10 @@ from jobs.models import (
 )
 from jobs.models.job import ATTEMPT_SPAN
 from jobs.queries.map_rows import NODE_EVENTS, last_node_events, node_first_seen
-from scheduling.ledger import attempt_intervals, buckets, parts
-from scheduling.ledger.buckets import (
+from scheduling.ledger.reads import rows as ledger_rows
+from scheduling.ledger.reads.rows import AttemptRow, JobRow, Microseconds, any_of, attempts_by_job
+from scheduling.ledger.rules import attempt_intervals, buckets, parts
+from scheduling.ledger.rules.buckets import (
     Bucket,
     BucketInterval,
     GpuAllocation,
@@ -58,12 +60,9 @@ from scheduling.ledger.buckets import (
     NodeHistory,
     WaitInterval,
 )
-from scheduling.ledger.parts import JobRecovery, LedgerMoments, LedgerPart
-from scheduling.ledger.reliability import JobLifetime
-from scheduling.queries import ledger_rows
-from scheduling.queries.ledger_rows import AttemptRow, JobRow, Microseconds, any_of, attempts_by_job
+from scheduling.ledger.rules.parts import JobRecovery, LedgerMoments, LedgerPart
+from scheduling.ledger.rules.reliability import JobLifetime
 
-US_PER_HOUR = 3_600_000_000
 HANG_CAUSE = "Hang"  # the root cause of a diagnosis
 RECOVERY_AUTHOR_NAME = "recovery"  # drains and tests nodes; the reason names the incident
 UP_STATES = {str(state) for state in USABLE_NODE_STATES} | {"UP"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scheduling.ledger.buckets import Bucket, BucketInterval
+from scheduling.ledger.rules.buckets import Bucket, BucketInterval
 
 UsSpan = tuple[int, int]
 

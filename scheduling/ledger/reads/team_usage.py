@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from jobs.models import Cluster, Team
 from scheduling.core.quotas import QuotaUse
-from scheduling.ledger.report_rows import US_PER_HOUR
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.rules.parts import US_PER_HOUR
 from scheduling.models.history import HOUR_S, half_life_s
-from scheduling.queries import history, ledger_table
+from scheduling.queries import history
 from scheduling.queries.queue_order import queue_states
 
 MAX_HALF_LIVES = 20.0

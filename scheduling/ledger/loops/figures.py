@@ -2,7 +2,7 @@
 
 Eligible rows     All clusters.
 What a turn does  Reads the ledger of the last day and of the day before, which are stored by the hour
-                  (`scheduling.loops.ledger_periods`), computes the rest from rows, and stores the figures. The
+                  (`scheduling.ledger.loops.periods`), computes the rest from rows, and stores the figures. The
                   database is only read. If more is not stored yet than a page would compute, as after an upgrade, a
                   later turn stores the figures: the other loop computes the same hours at that time.
 Failure story     Figures that are not updated expire, which leaves a gap in the charts. Two concurrent runs write the
@@ -20,13 +20,14 @@ from typing import Any
 
 from acmeweb.common import metrics_store
 from jobs.models import Cluster
-from scheduling.ledger import last_day, reliability
-from scheduling.ledger.parts import US_PER_HOUR, JobRecovery, totals_by_step
+from scheduling.ledger.reads import energy as ledger_energy
+from scheduling.ledger.reads import figures as ledger_figures
+from scheduling.ledger.reads.periods import ClusterLedger, cluster_ledger
+from scheduling.ledger.rules import last_day, reliability
+from scheduling.ledger.rules.parts import US_PER_HOUR, JobRecovery, totals_by_step
 from scheduling.power.reads import energy
 from scheduling.power.rules.energy import J_PER_KWH
 from scheduling.power.rules.energy_use import total_use
-from scheduling.queries import ledger_energy, ledger_figures
-from scheduling.queries.ledger_periods import ClusterLedger, cluster_ledger
 
 log = logging.getLogger(__name__)
 

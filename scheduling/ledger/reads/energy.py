@@ -10,11 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduling.ledger import parts
-from scheduling.ledger.reliability import LOST_BUCKETS
+from scheduling.ledger.reads.periods import ClusterLedger, moment
+from scheduling.ledger.rules import parts
+from scheduling.ledger.rules.reliability import LOST_BUCKETS
 from scheduling.power.reads.energy import EnergyRow
 from scheduling.power.rules.energy_use import EnergyUse, total_use
-from scheduling.queries.ledger_periods import ClusterLedger, moment
 
 EnergyOwner = tuple[str, str, int | None, str]  # cluster, day, team, kind
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduling.ledger.buckets import Bucket
-from scheduling.ledger.parts import US_PER_HOUR, LedgerPart
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR, LedgerPart
 
 
 class HourSums(NamedTuple):

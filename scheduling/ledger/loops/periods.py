@@ -7,7 +7,7 @@ Eligible rows     Hours and days (`LedgerPeriod`) that are outdated: not compute
 What a turn does  Marks the periods of recorded changes as outdated, creates the rows of missing periods, and computes
                   outdated ones until `TURN_BUDGET_S` is over, at least one load per cluster. A day is the sum of its
                   hours if they are stored, and is computed from its rows otherwise. Deletes hours older than 32 days.
-                  Memory depends on the jobs of an hour (`ledger_periods.MAX_JOBS_PER_LOAD`).
+                  Memory depends on the jobs of an hour (`periods.MAX_JOBS_PER_LOAD`).
 Failure story     Killed at any time: marking and deleting the changes is one transaction, and each period is stored by
                   one statement, so the next turn continues. Two turns at once: both compute, and the second write of a
                   period is dropped, because its revision has changed. A row changes while its hour is computed: the
@@ -29,12 +29,12 @@ from itertools import groupby
 from django.db import connection
 
 from jobs.models import Cluster, Job
-from scheduling.actions import ledger_periods as actions
-from scheduling.ledger import parts
-from scheduling.ledger.parts import US_PER_DAY, LedgerPart
+from scheduling.ledger import actions
+from scheduling.ledger.reads.facts import unix_microseconds
+from scheduling.ledger.reads.periods import compute_parts, moment
+from scheduling.ledger.rules import parts
+from scheduling.ledger.rules.parts import US_PER_DAY, LedgerPart
 from scheduling.models import LedgerPeriod, PeriodLength
-from scheduling.queries.ledger_facts import unix_microseconds
-from scheduling.queries.ledger_periods import compute_parts, moment
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce, NullIf
 from jobs.core.lifecycle import FINAL_STATES
 from jobs.models import Cluster, Job, Resolution
 from jobs.models.permissions import Caller
-from scheduling.ledger.waste import IDLE_BELOW, MAX_WORST_JOBS, JobGpuUse, TeamGpuUse
+from scheduling.ledger.rules.waste import IDLE_BELOW, MAX_WORST_JOBS, JobGpuUse, TeamGpuUse
 
 FINE_RESOLUTION_LIMIT = timedelta(days=2)
 

@@ -21,13 +21,16 @@ from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, render_page
-from scheduling.ledger import report_rows, waste
-from scheduling.ledger.buckets import Bucket
-from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
+from scheduling.ledger.reads import figures as ledger_figures
+from scheduling.ledger.reads import gpu_usage
+from scheduling.ledger.reads import table as ledger_table
+from scheduling.ledger.reads.table import PeriodLedgers, kwh
+from scheduling.ledger.rules import report_rows, waste
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.parts import US_PER_HOUR
+from scheduling.ledger.rules.report_rows import BUCKET_GROUPS, Period, ReportRow
 from scheduling.power.reads.energy import energy_document
 from scheduling.power.rules.energy_use import EnergyUse
-from scheduling.queries import gpu_usage, ledger_facts, ledger_figures, ledger_table
-from scheduling.queries.ledger_table import PeriodLedgers
 
 MAX_USERS_SHOWN = 100
 ENERGY_COLUMNS = ("kwh", "estimated_kwh", "host_kwh", "energy_cost", "co2_kg")
@@ -86,19 +89,15 @@ def _rows(table: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
     rows = []
     for row in table.rows:
         if row.name or by in ("day", "cluster"):
-            rows.append(report_rows.report_row(row.name, row.gpu_us, row.goodput, row.costs, _kwh(row.energy.all)))
+            rows.append(report_rows.report_row(row.name, row.gpu_us, row.goodput, row.costs, kwh(row.energy.all)))
             continue
         held, unallocated = report_rows.split_held_sizes(row.gpu_us)
         paid, unused = report_rows.split_held_sizes(row.costs)
         if any(held.values()):
-            rows.append(report_rows.report_row("other teams", held, row.goodput, paid, _kwh(row.energy.held)))
-        idle_kwh = _kwh(row.energy.unallocated)
+            rows.append(report_rows.report_row("other teams", held, row.goodput, paid, kwh(row.energy.held)))
+        idle_kwh = kwh(row.energy.unallocated)
         rows.append(report_rows.report_row("unallocated", unallocated, None, unused, idle_kwh))
     return rows
-
-
-def _kwh(use: EnergyUse | None) -> float | None:
-    return None if use is None else use.kwh
 
 
 def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers, by: str) -> dict[str, Any]:
@@ -110,16 +109,13 @@ def _report_context(request: HttpRequest, period: Period, ledgers: PeriodLedgers
         "by": by,
         "groups": BUCKET_GROUPS,
         "table": table,
-        "whole": report_rows.report_row("all", table.gpu_us, table.goodput, table.costs, _kwh(table.energy)),
+        "whole": report_rows.report_row("all", table.gpu_us, table.goodput, table.costs, kwh(table.energy)),
         "rows": _rows(table, by),
         "lost": [
-            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR, _kwh(table.lost_energy.get(cause)))
+            (ledger_table.cause_label(cause), part / US_PER_HOUR, kwh(table.lost_energy.get(cause)))
             for cause, part in table.lost.items()
         ],
-        "closed": [
-            (ledger_table.reason_label(reason), part / ledger_facts.US_PER_HOUR)
-            for reason, part in table.closed.items()
-        ],
+        "closed": [(ledger_table.reason_label(reason), part / US_PER_HOUR) for reason, part in table.closed.items()],
         "people": lambda: users()[:MAX_USERS_SHOWN],
         "more_people": lambda: max(0, len(users()) - MAX_USERS_SHOWN),
         "idle_below": waste.IDLE_BELOW,
@@ -154,7 +150,7 @@ def report_csv(request: HttpRequest) -> HttpResponse:
 def _csv_rows(table: ledger_table.LedgerTable, by: str) -> list[Sequence[Any]]:
     lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost", *ENERGY_COLUMNS)]
     for row in table.rows:
-        sizes = (round(row.gpu_us.get(bucket, 0) / ledger_facts.US_PER_HOUR, 4) for bucket in Bucket)
+        sizes = (round(row.gpu_us.get(bucket, 0) / US_PER_HOUR, 4) for bucket in Bucket)
         cost = report_rows.total_cost(row.costs)
         ratios = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
         lines.append((row.name, *sizes, *ratios, *_energy_cells(row.energy.all)))

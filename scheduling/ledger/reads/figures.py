@@ -1,6 +1,6 @@
 """Goodput, ETTR and GPU-hours of the last day over all clusters, as the ledger loop has stored them. Needs no ledger.
 
-`scheduling.loops.ledger` stores the figures every five minutes; `/metrics` exports the same ones by cluster.
+`scheduling.ledger.loops.figures` stores the figures every five minutes; `/metrics` exports the same ones by cluster.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acmeweb.common import metrics_store
-from scheduling.ledger.buckets import Bucket
-from scheduling.ledger.last_day import HourSums, RatioTrend, total_sums
-from scheduling.queries.ledger_facts import US_PER_HOUR
+from scheduling.ledger.rules.buckets import Bucket
+from scheduling.ledger.rules.last_day import HourSums, RatioTrend, total_sums
+from scheduling.ledger.rules.parts import US_PER_HOUR
 
 STORED_AS = "account"  # the name of these figures in the metrics store
 

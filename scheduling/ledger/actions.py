@@ -8,8 +8,8 @@ from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
 from jobs.models import PROGRESS_RETENTION, Cluster
-from scheduling.ledger import buckets, parts
-from scheduling.ledger.parts import LedgerPart
+from scheduling.ledger.rules import buckets, parts
+from scheduling.ledger.rules.parts import LedgerPart
 from scheduling.models import LedgerChange, LedgerPeriod, PeriodLength
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

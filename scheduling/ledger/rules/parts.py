@@ -17,8 +17,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from scheduling.ledger.buckets import Bucket, LedgerEntry, NodeHistory, capacity_us, windows_within
-from scheduling.ledger.reliability import JobLifetime
+from scheduling.ledger.rules.buckets import Bucket, LedgerEntry, NodeHistory, capacity_us, windows_within
+from scheduling.ledger.rules.reliability import JobLifetime
 
 US_PER_HOUR = 3_600_000_000
 US_PER_DAY = 24 * US_PER_HOUR

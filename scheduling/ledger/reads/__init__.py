@@ -1,0 +1,1 @@
+"""Reads for the ledger, its pages and its API."""
