@@ -208,8 +208,8 @@ class BenchCluster:
     def turn(self) -> None:
         from jobs.models import clock
         from scheduling.clusters.connections import connect
-        from scheduling.loops.campaigns import coordinate_campaigns_once
-        from scheduling.loops.staging import advance_stagings_once
+        from scheduling.evaluation.loops.campaigns import coordinate_campaigns_once
+        from scheduling.evaluation.loops.staging import advance_stagings_once
         from scheduling.loops.turn import run_turn
 
         run_turn(self.cluster.pk, "bench", connect)
@@ -305,7 +305,7 @@ class OneJobPerDataset:
     def ask(self, cluster: Any) -> list[Any]:
         from jobs.actions import jobs as job_actions
         from jobs.models import clock
-        from scheduling.evaluation.work import datasets
+        from scheduling.evaluation.rules.work import datasets
         from tests import make
 
         specs = [self._job_spec(number, one) for number, one in enumerate(datasets())]
@@ -313,7 +313,7 @@ class OneJobPerDataset:
         return job_actions.submit(specs, cluster=cluster, team=team, author=make.author(), now=clock.now())
 
     def _job_spec(self, number: int, dataset: Any) -> Any:
-        from scheduling.evaluation import orders
+        from scheduling.evaluation.rules import orders
 
         part = orders.TrialPart(
             shard=number,
@@ -341,8 +341,8 @@ class OneJobPerDataset:
 
     def result(self, requested: list[Any]) -> EvaluationResult:
         from jobs.models import Job
-        from scheduling.evaluation.work import datasets
-        from scheduling.loops.campaigns import read_job_output
+        from scheduling.evaluation.loops.campaigns import read_job_output
+        from scheduling.evaluation.rules.work import datasets
 
         jobs = list(Job.objects.filter(pk__in=[job.pk for job in requested]).select_related("cluster").order_by("id"))
         failed = [job.name for job in jobs if job.state != "COMPLETED"]
@@ -375,7 +375,7 @@ class CampaignEvaluation:
         site.until(lambda: self.over(known))
 
     def ask(self, cluster: Any, nodes: int = 1) -> Any:
-        from scheduling.evaluation.work import PhaseCosts, datasets
+        from scheduling.evaluation.rules.work import PhaseCosts, datasets
 
         costs = [(one, PhaseCosts.calibrate().cost(one, one.samples)) for one in datasets()]
         priors = [
@@ -386,8 +386,8 @@ class CampaignEvaluation:
 
     def _start_campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
         from jobs.models import clock
-        from scheduling.actions import campaigns as campaign_actions
-        from scheduling.evaluation import campaign_requests
+        from scheduling.evaluation.actions import campaigns as campaign_actions
+        from scheduling.evaluation.rules import campaign_requests
         from tests import make
 
         commands = {"infer": "answer", "metric": "score", "output_root": EVALUATION_ROOT, "stage_root": "/dev/shm"}

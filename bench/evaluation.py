@@ -24,11 +24,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scheduling.evaluation.dispatch import DatasetTask
-from scheduling.evaluation.lower_bound import lower_bound_s
-from scheduling.evaluation.plan import simulate_campaign
-from scheduling.evaluation.uncut_order import makespan_lower_bound_s
-from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost, datasets
+from scheduling.evaluation.rules.dispatch import DatasetTask
+from scheduling.evaluation.rules.forecast import lower_bound_s, simulate_campaign
+from scheduling.evaluation.rules.uncut_order import makespan_lower_bound_s
+from scheduling.evaluation.rules.work import EvaluationSite, PhaseCosts, SliceCost, datasets
 
 SOLVER_EFFORT = 3.0  # per case, in the solver's units: some seconds, the same on every machine
 SMALL_CASES, LARGE_CASES = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # numbers of GPUs, range of datasets

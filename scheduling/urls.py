@@ -1,17 +1,8 @@
 from django.urls import path, re_path
 
+from scheduling.evaluation.pages import campaigns, evaluation_rules
 from scheduling.ledger.pages import characterization, reports, team_usage
-from scheduling.pages import (
-    campaigns,
-    clusters,
-    evaluation_rules,
-    gpu_speeds,
-    job_gpus,
-    maintenance,
-    queue,
-    submit_preview,
-    why_waiting,
-)
+from scheduling.pages import clusters, gpu_speeds, job_gpus, maintenance, queue, submit_preview, why_waiting
 from scheduling.power.pages import budgets, sleep
 from scheduling.whatif.pages import policy_change, replay_results, replays
 

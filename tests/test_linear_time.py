@@ -39,7 +39,7 @@ from jobs.rest.errors import InvalidRequestField
 from jobs.traces import cells, rows
 from jobs.web import job_forms
 from scheduling.backends import dialect, telemetry
-from scheduling.evaluation import job_output
+from scheduling.evaluation.rules import job_output
 
 KIB = 1024
 GROWTH, GROWTH_OF_HALF = 9.0, 3.5  # quadratic: 16 and 4

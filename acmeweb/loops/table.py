@@ -32,16 +32,16 @@ from scheduling.backends import power_page, telemetry
 from scheduling.clusters import circuit_breaker
 from scheduling.clusters.connections import connect
 from scheduling.clusters.node_clocks import set_clocks
+from scheduling.evaluation.loops.campaigns import coordinate_campaigns_once, has_campaign_work
+from scheduling.evaluation.loops.evaluation_rules import check_rules_once
+from scheduling.evaluation.loops.staging import advance_stagings_once
 from scheduling.ledger.loops.cluster_minutes import delete_old_minutes, record_minutes_once
 from scheduling.ledger.loops.figures import update_ledger_metrics_once
 from scheduling.ledger.loops.periods import store_periods_once
 from scheduling.loops import pod_logs
-from scheduling.loops.campaigns import coordinate_campaigns_once, has_campaign_work
-from scheduling.loops.evaluation_rules import check_rules_once
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.observe import outcomes
 from scheduling.loops.run_time_trees import train_trees_once
-from scheduling.loops.staging import advance_stagings_once
 from scheduling.loops.start_estimates import estimate_starts_once
 from scheduling.loops.sweep import request_overdue_turns
 from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once

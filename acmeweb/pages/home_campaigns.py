@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.models.permissions import Caller
+from scheduling.evaluation.reads import campaigns as campaign_reads
+from scheduling.evaluation.reads.campaigns import CampaignProgress
 from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign
-from scheduling.queries import campaigns as campaign_queries
-from scheduling.queries.campaigns import CampaignProgress
 
 MAX_CAMPAIGNS_SHOWN = 8
 
@@ -36,12 +36,12 @@ class RunningCampaign:
 
 def running_campaigns(caller: Caller) -> list[RunningCampaign]:
     """Return the running campaigns, newest first, as on the page of all campaigns."""
-    rows = campaign_queries.campaigns(caller).filter(state__in=OPEN_CAMPAIGN_STATES)
+    rows = campaign_reads.campaigns(caller).filter(state__in=OPEN_CAMPAIGN_STATES)
     if not rows.exists():
         return []
     newest = rows.select_related("team", "suite", "cluster").defer("plan").order_by("-pk")
     rows_shown = list(newest[:MAX_CAMPAIGNS_SHOWN])
-    progress_by_id = campaign_queries.campaign_progress(rows_shown)
+    progress_by_id = campaign_reads.campaign_progress(rows_shown)
     progresses = [progress_by_id.get(row.pk, CampaignProgress()) for row in rows_shown]
     return [
         RunningCampaign(campaign=row, progress=progress, parts=_bar_parts(progress))

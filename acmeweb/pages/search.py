@@ -27,7 +27,7 @@ from failures.models.diagnosis import category_badge
 from jobs.models import Cluster, Job, Node, Team
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
-from scheduling.queries.campaigns import campaigns
+from scheduling.evaluation.reads.campaigns import campaigns
 
 MAX_RESULTS_PER_KIND = 6
 MAX_JOBS_SEARCHED = 20_000

@@ -1,4 +1,5 @@
-from scheduling.api import campaigns, clusters, evaluation_rules, explain, gpu_speeds
+from scheduling.api import clusters, explain, gpu_speeds
+from scheduling.evaluation.api import campaigns, evaluation_rules
 from scheduling.ledger import api as ledger
 from scheduling.power.api import budgets, caps, energy, sleeps
 from scheduling.whatif.api import policy_preview, simulations, traces

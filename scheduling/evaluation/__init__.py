@@ -1,1 +1,1 @@
-"""Evaluation campaigns without Django: requests, cost estimates, planning, job instructions and output."""
+"""Evaluation campaigns: they measure checkpoints with datasets, and rules start them for new checkpoints."""

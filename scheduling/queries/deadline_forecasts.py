@@ -1,4 +1,4 @@
-"""Forecasts of deadlines: of a request, of all jobs that wait or run, and of campaigns. Reads only.
+"""Forecasts of deadlines: of a request, and of all jobs that wait or run. Reads only.
 
 Each process caches what it knows of the past of a cluster for a minute, because reading thousands of rows for each
 forecast would cost more than the forecast.
@@ -14,16 +14,16 @@ from datetime import datetime
 from jobs.core.deadlines import DeadlineForecast
 from jobs.core.lifecycle import LIVE_STATES, State
 from jobs.models import Cluster, Job
-from scheduling.core.deadlines import DeadlineModel, EndPrediction, JobScope, PastWait, planned_work_chance
+from scheduling.core.deadlines import DeadlineModel, EndPrediction, JobScope, PastWait
 from scheduling.core.distributions import Distribution
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.history import SchedulingHistory
-from scheduling.models import Campaign, CampaignState, EstimateOutcome
+from scheduling.models import EstimateOutcome
 from scheduling.models.predictions import predict_run_times
 from scheduling.queries import snapshot
 from scheduling.whatif.replay.start_estimates import StartEstimate
 
-MAX_PAST_WAITS, MAX_PAST_CAMPAIGNS = 5_000, 200
+MAX_PAST_WAITS = 5_000
 MAX_MODEL_AGE_S = 60.0
 MAX_FORECASTS = 2_000  # per turn, the nearest deadlines first
 NO_ESTIMATE = "No forecast, because the start of the job cannot be estimated yet."
@@ -108,19 +108,6 @@ def past_waits(cluster: Cluster) -> list[PastWait]:
         )
         for made_at, p50, started_at, nodes, gpus in rows[:MAX_PAST_WAITS]
     ]
-
-
-def campaign_probability(campaign: Campaign, percent: float, now: datetime) -> float | None:
-    """The probability that an open campaign meets its deadline; None without a deadline or a plan. `percent` of its
-    samples are done. Durations count from the creation, so they include the waits of trials.
-    """
-    if campaign.deadline_at is None or not campaign.plan or not campaign.is_open:
-        return None
-    ended = Campaign.objects.filter(cluster=campaign.cluster_id, state=CampaignState.COMPLETED, plan__isnull=False)
-    rows = ended.order_by("-id").values_list("plan__makespan_s", "created_at", "ended_at")[:MAX_PAST_CAMPAIGNS]
-    past = [(planned_s, (end - created).total_seconds()) for planned_s, created, end in rows if planned_s and end]
-    left_s = (campaign.deadline_at - now).total_seconds()
-    return planned_work_chance(campaign.plan["makespan_s"], left_s, past, done=percent / 100)
 
 
 class _ModelCache:

@@ -43,7 +43,7 @@ from tests.failures import make as failures
 from tests.failures.make import decide_and_recover_once
 from tests.failures.recovery.test_resized import decided
 from tests.jobs.api import api_make
-from tests.scheduling.campaigns.campaign_make import campaign, suite
+from tests.scheduling.evaluation.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]

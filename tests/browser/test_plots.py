@@ -14,7 +14,7 @@ from jobs.actions.jobs import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Checkpoint, clock
 from tests import make
-from tests.scheduling.campaigns import campaign_make
+from tests.scheduling.evaluation import campaign_make
 
 pytestmark = [pytest.mark.system, pytest.mark.django_db(transaction=True)]
 SHOTS = os.environ.get("ACME_SHOTS", "")

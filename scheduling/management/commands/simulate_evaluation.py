@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from scheduling.evaluation.study import study
+from scheduling.evaluation.rules.study import study
 
 
 class Command(BaseCommand):

@@ -24,8 +24,8 @@ from jobs.core import spec
 from jobs.core.cluster_kinds import KUBERNETES
 from jobs.core.lifecycle import JobKind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Team, TeamRole
-from scheduling.actions import campaigns as campaign_actions
-from scheduling.evaluation import campaign_requests
+from scheduling.evaluation.actions import campaigns as campaign_actions
+from scheduling.evaluation.rules import campaign_requests
 from scheduling.models import Campaign, Suite
 from scheduling.simulation import client
 from scheduling.simulation.demo import kalos

@@ -14,8 +14,8 @@ from functools import partial
 
 from jobs.core.lifecycle import JobKind
 from jobs.traces.trace import Trace
-from scheduling.evaluation import priors
-from scheduling.evaluation.work import datasets
+from scheduling.evaluation.rules import priors
+from scheduling.evaluation.rules.work import datasets
 from scheduling.simulation.drill.jobs import MIX_STEP_S, DrillJob
 from scheduling.simulation.drill.simulation import DrillSimulation
 from scheduling.simulation.machines.scripts.evaluation_jobs import dataset_cost

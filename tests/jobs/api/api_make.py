@@ -22,8 +22,8 @@ from jobs.actions.journal import SCHEDULER, Author
 from jobs.core.lifecycle import NodeState
 from jobs.core.spec import parse
 from jobs.models import Cluster, Job, Membership, Node, Team, TeamRole, Token, TokenScope, clock
-from scheduling.actions import campaigns as evaluating
-from scheduling.evaluation import campaign_requests
+from scheduling.evaluation.actions import campaigns as evaluating
+from scheduling.evaluation.rules import campaign_requests
 from scheduling.models import Campaign, Simulation, Suite
 from scheduling.whatif.actions import simulations as simulation_actions
 

@@ -42,7 +42,7 @@ from scheduling.models import (
 from tests.failures.make import decide_and_recover_once
 from tests.jobs.api import api_make as make
 from tests.jobs.api.api_make import Caller
-from tests.scheduling.campaigns import campaign_make as campaigns
+from tests.scheduling.evaluation import campaign_make as campaigns
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,8 @@ from jobs.actions.one_row import skip_row_on_error
 from jobs.core.parsing import InvalidField
 from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.logs.storage import StorageUnresponsive
-from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.backends.base import ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
+from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.loops.turn import LeaseLost
 from scheduling.power.actions.sleeps import SleepError
 

@@ -8,10 +8,10 @@ import pytest
 from scheduling.core.quotas import QuotaAccount, QuotaUse
 from scheduling.core.run_badges import run_badge
 from scheduling.engine.blockers import Blocker, BlockerKind, Holder
-from scheduling.pages.campaigns import result_text
+from scheduling.evaluation.pages.campaigns import result_text
+from scheduling.evaluation.reads.campaigns import ResultCell
 from scheduling.pages.clusters import contact_badge
 from scheduling.pages.why_waiting import BlockerText, blocker_amount
-from scheduling.queries.campaigns import ResultCell
 from scheduling.queries.queue_order import QueueEntry, QueueView
 from scheduling.queries.wait_explanation import WaitExplanation
 

@@ -16,10 +16,10 @@ from typing import Any
 from jobs.actions.journal import Author
 from jobs.core.public_id import public_id
 from jobs.models import Job
-from scheduling.actions.campaigns import COORDINATOR
-from scheduling.evaluation import job_output, orders
-from scheduling.evaluation.checkpoint_paths import default_campaign_name
-from scheduling.evaluation.orders import TrialPart
+from scheduling.evaluation.actions.campaigns import COORDINATOR
+from scheduling.evaluation.rules import job_output, orders
+from scheduling.evaluation.rules.checkpoint_paths import default_campaign_name
+from scheduling.evaluation.rules.orders import TrialPart
 from scheduling.models import (
     Campaign,
     CampaignState,
@@ -288,7 +288,7 @@ class CampaignBuilder:
 
 
 def _trial_log(trial: Trial, number: int, shards: Sequence[Shard], *, scores: bool) -> str:
-    """What the program of a trial (`checks/evaluate.py`) prints."""
+    """What the program of a trial (`scheduling/evaluation/program.py`) prints."""
     reports: list[dict[str, Any]] = [{"ready": True, "at": READY_S}] if shards and not scores else []
     for row in shards:
         took_s, at_s = (row.score_s, row.scored_at_s) if scores else (row.infer_s, row.inferred_at_s)

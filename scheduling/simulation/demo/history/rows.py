@@ -32,7 +32,7 @@ from jobs.core.hostlist import compress
 from jobs.core.lifecycle import JobKind, State
 from jobs.core.public_id import public_id
 from jobs.models import Attempt, Job, Node, bulk_copy
-from scheduling.actions.campaigns import COORDINATOR
+from scheduling.evaluation.actions.campaigns import COORDINATOR
 from scheduling.models import Suite
 from scheduling.simulation.demo import kalos
 from scheduling.simulation.demo.history.campaigns import CampaignBuilder

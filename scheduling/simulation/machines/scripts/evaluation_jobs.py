@@ -1,10 +1,10 @@
 """Simulates a job of an evaluation campaign: it writes the log lines of the real program at realistic times.
 
-Its environment contains the same task as for the real program (`checks/evaluate.py`). The duration of a shard does not
-come from the coordinator's estimate but from the cost model and a random draw by dataset name, so that estimates can be
-wrong. A model without a copy on the node is loaded over the network, and a scoring command holds its GPU meanwhile.
-Loads do not slow each other. On preemption the job stops like the real program: after the current shard if that is
-expected to end soon, otherwise at once. Times are wall times divided by `speed`. Pure.
+Its environment contains the same task as for the real program (`scheduling/evaluation/program.py`). The duration of a
+shard does not come from the coordinator's estimate but from the cost model and a random draw by dataset name, so that
+estimates can be wrong. A model without a copy on the node is loaded over the network, and a scoring command holds its
+GPU meanwhile. Loads do not slow each other. On preemption the job stops like the real program: after the current shard
+if that is expected to end soon, otherwise at once. Times are wall times divided by `speed`. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from scheduling.evaluation import orders, priors
-from scheduling.evaluation.priors import DatasetDescription
-from scheduling.evaluation.work import SliceCost
+from scheduling.evaluation.rules import orders, priors
+from scheduling.evaluation.rules.priors import DatasetDescription
+from scheduling.evaluation.rules.work import SliceCost
 
 from .benchmark_scores import draw_score
 

@@ -30,8 +30,8 @@ from jobs.models import (
     Sample,
     clock,
 )
-from scheduling.evaluation.checkpoint_paths import default_campaign_name
-from scheduling.evaluation.job_output import parse_job_output
+from scheduling.evaluation.rules.checkpoint_paths import default_campaign_name
+from scheduling.evaluation.rules.job_output import parse_job_output
 from scheduling.models import Campaign, Evaluation, TrialKind
 from scheduling.power.reads.energy import attempt_energy
 from scheduling.simulation.demo import users

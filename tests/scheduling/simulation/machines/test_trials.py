@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.evaluation import orders
-from scheduling.evaluation.job_output import parse_job_output
+from scheduling.evaluation.rules import orders
+from scheduling.evaluation.rules.job_output import parse_job_output
 from scheduling.simulation.machines.faults import FaultImpact, FaultKind
 from scheduling.simulation.machines.scripts import evaluation_jobs, job_output
 from scheduling.simulation.machines.scripts.play import simulate_run

@@ -1,0 +1,1 @@
+"""Reads for evaluation campaigns, their pages and their API."""

@@ -1,0 +1,1 @@
+"""Rules of evaluations, without Django: requests, cost estimates, planning, job instructions and output."""
