@@ -15,7 +15,7 @@ FILE =
 SEED =
 UPGRADE =
 PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not system"
-OTHER_PYTHON_TESTS = -p tests.without_database --hypothesis-profile=few tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
+OTHER_PYTHON_TESTS = -p tests.without_database -p tests.two_parameters --hypothesis-profile=few tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
 
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,9 +51,8 @@ pure: setup
 	.venv/bin/uv pip sync --quiet --require-hashes requirements-dev.lock && \
 	.venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client && \
 	export ACME_COMPILED=0 && \
-	{ "$$home/bin/python" -m pytest -q -n 2 --dist worksteal $(OTHER_PYTHON_TESTS) || { \
-	    echo "The failed tests run once more, one by one: what depends on the version of Python fails again."; \
-	    "$$home/bin/python" -m pytest -q -n 0 --last-failed $(OTHER_PYTHON_TESTS); }; }
+	set -- "$$home/bin/python" -m pytest -q -n 0 -o cache_dir="$$home/cache" $(OTHER_PYTHON_TESTS) && \
+	{ "$$@" || { echo "The failed tests run once more: what depends on the version of Python fails again."; "$$@" --last-failed; }; }
 
 # Branch coverage of the pure modules, by the tests that need no database
 coverage: setup
