@@ -31,6 +31,13 @@ POLICIES = [
     *(("acme", {"order": order}) for order in ORDER_RULES),
     ("acme", {"backfill": "conservative"}),
 ]
+
+
+def cases(given, *, every):
+    """All cases in `make test-system`, and each `every`-th also in `make test`, because each takes seconds."""
+    return [pytest.param(*case, marks=() if at % every == 0 else pytest.mark.system) for at, case in enumerate(given)]
+
+
 # submission, run time, limit, GPUs, user, name, kind; few values, so that ties are common. Evaluations borrow
 JOBS = st.lists(
     st.tuples(
@@ -113,7 +120,7 @@ def test_temporary_tables_have_checks_and_triggers_and_can_be_committed():
     assert (heard, Cluster.objects.count()) == ([], 0)
 
 
-RANKING_POLICIES = [policy for policy in LIVE_POLICIES if POLICY_RULES[policy].preempts]
+RANKING_POLICIES = [(policy,) for policy in LIVE_POLICIES if POLICY_RULES[policy].preempts]
 
 
 def crowded_trace(seed, jobs=25):
@@ -128,7 +135,7 @@ def crowded_trace(seed, jobs=25):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("policy", RANKING_POLICIES)
+@pytest.mark.parametrize(("policy",), RANKING_POLICIES)
 def test_doors_agree_on_jobs_that_are_preempted_by_rank(policy):
     trace = crowded_trace(2)
 
@@ -200,11 +207,11 @@ def test_doors_agree_on_quotas():
     assert live == replayed
 
 
-POWERED = [name for name in LIVE_POLICIES if not POLICY_RULES[name].preempts]
+POWERED = [(name,) for name in LIVE_POLICIES if not POLICY_RULES[name].preempts]
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("policy", POWERED)
+@pytest.mark.parametrize(("policy",), cases(POWERED, every=5))
 def test_doors_agree_under_a_power_budget(policy):
     """Some kinds and names have enough jobs for a prediction, and the power of the nodes suffices for half of them."""
     dice = np.random.default_rng(9)
@@ -246,7 +253,7 @@ def test_two_virtual_clusters_share_no_names_so_none_waits_for_the_other():
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("policy", "given_settings"), [*POLICIES[:3], *POLICIES[-6:]])
+@pytest.mark.parametrize(("policy", "given_settings"), cases([*POLICIES[:3], *POLICIES[-6:]], every=4))
 def test_doors_agree_on_shares_of_gpus(policy, given_settings):
     dice = np.random.default_rng(8)
     columns = {name: dice.choice(list(words), 40).tolist() for name, words in (("users", "pqr"), ("names", "xy"))}
@@ -284,7 +291,7 @@ def trace_of_types(seed, jobs=16):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("policy", "given_settings"), POLICIES)
+@pytest.mark.parametrize(("policy", "given_settings"), cases(POLICIES, every=7))
 def test_doors_agree_on_jobs_that_choose_a_gpu_model(policy, given_settings):
     trace = trace_as_live(trace_of_types(3), SETTING.gpus_per_node)
     setting = dataclasses.replace(SETTING, gpu_types=GPU_TYPES, policy_settings=given_settings)
@@ -319,7 +326,7 @@ def test_doors_agree_on_quotas_for_gpu_models(given_settings):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("policy", RANKING_POLICIES)
+@pytest.mark.parametrize(("policy",), cases(RANKING_POLICIES, every=4))
 def test_doors_agree_on_preempted_jobs_that_choose_a_gpu_model(policy):
     """With slowdowns that are no whole numbers, so that work left over from a stop is none either."""
     speeds = [("a", 7, 3), ("b", 1.5, 1), ("c", 1, 1.3)]
