@@ -79,7 +79,8 @@ def compiled_tests(*, workers: bool) -> Iterator[None]:
     Otherwise every worker compiles all tests and their libraries, which takes 11 of its first 20 s. A process that ends
     early costs nothing but this time.
     """
-    if not workers or sys.dont_write_bytecode or (ROOT / "tests/jobs/__pycache__").exists():
+    cached = (ROOT / "tests/jobs/__pycache__").glob(f"*.{sys.implementation.cache_tag}*")  # other Pythons write others
+    if not workers or sys.dont_write_bytecode or any(cached):
         yield
         return
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider", "tests"]

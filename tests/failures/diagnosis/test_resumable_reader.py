@@ -14,7 +14,6 @@ from failures.diagnosis import classify, filters, scan
 from failures.diagnosis.filters import FilterRule
 from failures.diagnosis.following import MAX_STATE_BYTES, LogFollower, restore_follower
 from failures.diagnosis.signatures import cause
-from failures.diagnosis.table import SIGNATURES
 from tests.failures.diagnosis.samples import SAMPLES
 
 CALM = "".join(f"[rank{at % 8}]: iteration {at} / 500000 | lm loss: 2.0 | time 0.4\n" for at in range(400))
@@ -90,7 +89,7 @@ def test_state_from_other_rules_is_rejected() -> None:
     rule = cause("lane-lost", "NodeFailure", 74, "lane [0-9]+ lost", "lane 3 lost")
     mine = FilterRule(name="mine", pattern="heartbeat", example="heartbeat")
 
-    assert restore_follower(raw, scanner=scan.Scanner([*SIGNATURES, rule])) is None
+    assert restore_follower(raw, scanner=scan.shipped_scanner().with_rules([rule])) is None
     assert restore_follower(raw, rules=(*filters.SHIPPED_FILTERS, mine)) is None
 
 

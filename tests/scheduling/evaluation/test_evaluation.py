@@ -325,7 +325,7 @@ def test_the_study_beats_what_was_published_and_stays_near_the_bound_with_wrong_
 
 
 def test_the_same_seeds_give_the_same_study():
-    assert study((2,), seeds=3) == study((2,), seeds=3)
+    assert study((2,), seeds=1) == study((2,), seeds=1)
 
 
 # the command
