@@ -14,8 +14,8 @@ ARGS =
 FILE =
 SEED =
 UPGRADE =
-PURE_TESTS = tests/jobs tests/failures tests/scheduling tests/backends --ignore tests/scheduling/simulation/kubernetes --deselect tests/backends/test_contract.py -m "not system"
-OTHER_PYTHON_TESTS = -p tests.without_database -p tests.two_parameters --hypothesis-profile=few tests/client $(PURE_TESTS) --deselect tests/backends/kubernetes/test_contract.py
+PURE_TESTS = tests/jobs tests/failures tests/scheduling --ignore tests/scheduling/simulation/kubernetes --deselect tests/scheduling/backends/test_contract.py -m "not system"
+OTHER_PYTHON_TESTS = -p tests.without_database --parameters=2 --hypothesis-profile=few tests/client $(PURE_TESTS) --deselect tests/scheduling/backends/kubernetes/test_contract.py
 
 # Dozens of processes start. Without bytecode files each of them would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE

@@ -293,7 +293,7 @@ def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) ->
 
 
 def measure_starts() -> dict[str, Any]:
-    from tests.backends.real_slurm import RealSlurm, missing_programs
+    from tests.scheduling.backends.real_slurm import RealSlurm, missing_programs
     from tests.scheduling.simulation.slurm.running import ClusterProcess
 
     figures: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 from acmeweb.startup import freeze_loaded_modules
 from tests import empty_database, schema_template
 
-pytest.register_assert_rewrite("tests.backends.contract")  # so that failed assertions show their values
+pytest.register_assert_rewrite("tests.scheduling.backends.contract")  # so that failed assertions show their values
 
 
 empty_database.use_delete_rows()

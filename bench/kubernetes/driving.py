@@ -31,9 +31,9 @@ from acmeweb.common.http_client import HttpClient, RequestDeadline
 from scheduling.backends.base import Backend, BackendError, SubmitRequest
 from scheduling.backends.kubernetes.connection.access import load_connection, parse_address
 from scheduling.backends.kubernetes.driving.parallel import CONNECTIONS
-from tests.backends.kubernetes.real_kubernetes import pod
-from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare, read_file
 from tests.real_kubernetes import run_program
+from tests.scheduling.backends.kubernetes.real_kubernetes import pod
+from tests.scheduling.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare, read_file
 from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 GANG_GOAL_S, STARTS_GOAL, CREATE_SHARE_GOAL, TURN_GOAL_S = 3.0, 100.0, 0.5, 1.0

@@ -34,8 +34,8 @@ import httpx
 from jobs.logs.log_source import LogSource
 from scheduling.backends.base import Backend, SubmitRequest
 from scheduling.loops.pod_logs import LIVE_INTERVAL_S, PARALLEL_COPIES, CopyMemory, LogCopier, PendingLog
-from tests.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare
 from tests.patience import until
+from tests.scheduling.backends.kubernetes.simulated_kubernetes import NAMESPACE, open_kubernetes, prepare
 from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
 GPUS = 8

@@ -27,8 +27,8 @@ import yaml
 
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from tests.backends.kubernetes.objects import node, pod, workload
-from tests.backends.kubernetes.scripted_api import ScriptedApi, serving
+from tests.scheduling.backends.kubernetes.objects import node, pod, workload
+from tests.scheduling.backends.kubernetes.scripted_api import ScriptedApi, serving
 
 PODS, JOBS = "/api/v1/pods", "/apis/batch/v1/jobs"
 PODS_PER_NODE = 8

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
-    from tests.backends.kubernetes.simulated_kubernetes import prepare
+    from tests.scheduling.backends.kubernetes.simulated_kubernetes import prepare
     from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 
     arguments = ("--nodes", str(options.nodes), "--lease-s", "10", "--node-grace-s", "600", "--node-check-s", "5")
@@ -70,7 +70,7 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
 
 def add_cluster(address: str, home: Path) -> Any:
     from tests import make
-    from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE
+    from tests.scheduling.backends.kubernetes.simulated_kubernetes import TEMPLATE
 
     (home / "logs").mkdir()
     place = {"address": address, "log_root": str(home / "logs"), "token_file": "", "is_bundled": True}

@@ -15,9 +15,9 @@ from acmeweb.common import outbound_http
 from acmeweb.common.http_client import HttpClient, RequestDeadline, new_client
 from acmeweb.common.outbound_http import ForbiddenUrl, check_url
 from jobs.models import Team
-from tests.backends import hostile
-from tests.backends.hostile import HEAD, read_request, serving
 from tests.patience import PATIENCE_S
+from tests.scheduling.backends import hostile
+from tests.scheduling.backends.hostile import HEAD, read_request, serving
 
 OPEN = "93.184.215.14"
 

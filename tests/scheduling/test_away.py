@@ -1,4 +1,4 @@
-"""An outage of the simulated cluster's server during turns. For Slurm see tests/backends/test_contract.py."""
+"""An outage of the simulated cluster's server during turns. For Slurm see backends/test_contract.py."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from scheduling.actions.clusters import InvalidClusterFields
 from scheduling.clusters import connection_test, connections
 from scheduling.clusters.connection_test import ConnectionSettings
 from tests import make
-from tests.backends.kubernetes.objects import pod
-from tests.backends.kubernetes.scripted_api import serving, status
+from tests.scheduling.backends.kubernetes.objects import pod
+from tests.scheduling.backends.kubernetes.scripted_api import serving, status
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AUTHOR = Author(by="test")

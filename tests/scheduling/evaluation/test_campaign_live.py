@@ -19,8 +19,8 @@ from scheduling.evaluation.rules import campaign_requests
 from scheduling.loops.turn import run_turn
 from scheduling.models import Campaign, Evaluation, Staging, SuiteDataset
 from tests import make
-from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
+from tests.scheduling.backends.real_slurm import started_or_skipped
 from tests.scheduling.simulation.slurm.running import ClusterProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(2700)]

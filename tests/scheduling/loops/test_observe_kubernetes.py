@@ -12,9 +12,9 @@ from jobs.models import Cluster, ClusterMode, Job, Node, clock
 from scheduling.backends.opening import open_backend
 from scheduling.loops.observe.sync import sync_cluster_once
 from tests import make
-from tests.backends.kubernetes.objects import ended_pod, node, pod, workload
-from tests.backends.kubernetes.scripted_api import serving
 from tests.patience import until
+from tests.scheduling.backends.kubernetes.objects import ended_pod, node, pod, workload
+from tests.scheduling.backends.kubernetes.scripted_api import serving
 
 pytestmark = pytest.mark.django_db
 PODS, JOBS = "/api/v1/pods", "/apis/batch/v1/jobs"

@@ -16,8 +16,8 @@ from scheduling.loops.turn import run_turn
 from scheduling.models import PowerBudget, PowerCap
 from scheduling.power.loops.caps import cap_power_once
 from tests import make
-from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
 from tests.patience import until
+from tests.scheduling.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
 from tests.scheduling.power.cap_make import POLL, budget
 from tests.scheduling.simulation.kubernetes.running import KubernetesProcess
 from tests.scheduling.simulation.slurm.running import ClusterProcess

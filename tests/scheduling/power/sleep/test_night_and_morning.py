@@ -15,7 +15,7 @@ from jobs.models import Attempt, Node
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.loops.sleep_webhooks import sleep_webhook_secret
 from tests import make
-from tests.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
+from tests.scheduling.backends.kubernetes.simulated_kubernetes import TEMPLATE, open_kubernetes, prepare
 from tests.scheduling.power.sleep.night import SETTINGS, Night
 from tests.scheduling.power.sleep.receiver import site_webhook
 from tests.scheduling.simulation.kubernetes.running import KubernetesProcess

@@ -7,7 +7,7 @@ import pytest
 from jobs.core.cluster_kinds import PodLimits, PodPrivilege
 from scheduling.backends.kubernetes.pod_objects import ApiFeatures, owner_object
 from scheduling.backends.kubernetes.pod_template import parse_pod_template
-from tests.backends.kubernetes.test_pod_objects import request
+from tests.scheduling.backends.kubernetes.test_pod_objects import request
 
 from .make import client, job, pod
 

@@ -20,8 +20,8 @@ from scheduling.simulation.machines.execution.runner import ProcessExecutor
 from scheduling.simulation.machines.values import SignalTarget, SimulatedJob, SimulatedJobRequest, SimulatedNode
 from scheduling.simulation.slurm.controller import ClusterController
 from scheduling.simulation.slurm.values import ControllerTiming, SimulatorSnapshot
-from tests.backends.test_dialect import submission
 from tests.patience import until
+from tests.scheduling.backends.test_dialect import submission
 
 from .running import ClusterProcess, is_alive
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests import servers
-from tests.backends.test_dialect import submission
 from tests.patience import until
+from tests.scheduling.backends.test_dialect import submission
 from tests.scheduling.simulation.slurm.running import ClusterProcess, is_alive
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give jobs users of their own")

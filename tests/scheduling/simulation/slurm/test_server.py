@@ -16,8 +16,8 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import AccountingUnavailable, BackendError, ClusterUnreachable, RequestRejected
 from scheduling.backends.opening import open_backend
 from scheduling.simulation.slurm.options import parse_options
-from tests.backends.test_dialect import submission
 from tests.patience import until
+from tests.scheduling.backends.test_dialect import submission
 
 from .running import ClusterProcess
 

@@ -14,7 +14,7 @@ from scheduling.simulation.machines.values import SignalTarget
 from scheduling.simulation.slurm import request_bodies, wire
 from scheduling.simulation.slurm.values import SlurmError
 from scheduling.simulation.slurm.wire import ClusterInfo, InvalidRequest
-from tests.backends.test_dialect import anything, recorded, submission
+from tests.scheduling.backends.test_dialect import anything, recorded, submission
 from tests.scheduling.simulation.machines.make import NODES, NOW, request
 
 from .make import controller
