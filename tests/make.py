@@ -10,6 +10,8 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import Permission
+from django.test import Client
 
 from jobs.actions import jobs as job_actions
 from jobs.actions.jobs import AttemptEnd
@@ -32,6 +34,16 @@ def hashed_password() -> str:
 def user(name: str = "ada", **fields: Any) -> Any:
     people = get_user_model().objects
     return people.filter(username=name).first() or people.create(username=name, password=hashed_password(), **fields)
+
+
+def browser(name: str = "ada", *permissions: str, **fields: Any) -> Client:
+    """Log a user in who has these permissions."""
+    person = user(name, **fields)
+    if permissions:
+        person.user_permissions.add(*Permission.objects.filter(codename__in=permissions))
+    client = Client()
+    client.force_login(person)
+    return client
 
 
 def team(name: str = "pretraining", **members: str) -> Team:

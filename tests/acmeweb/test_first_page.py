@@ -28,9 +28,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER)
-    client = Client()
-    client.force_login(make.user())
-    return client
+    return make.browser()
 
 
 # --- once per change

@@ -38,9 +38,7 @@ def cluster():
 @pytest.fixture
 def ada(cluster):
     make.team("pretraining", ada=TeamRole.RESEARCHER)
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 def figures(now=None):

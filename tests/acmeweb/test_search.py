@@ -25,9 +25,7 @@ def people():
 
 
 def asked(text, name="ada", **headers):
-    client = Client()
-    client.force_login(make.user(name))
-    return client.get("/search/", {"q": text}, headers=headers)
+    return make.browser(name).get("/search/", {"q": text}, headers=headers)
 
 
 def found(text, name="ada"):

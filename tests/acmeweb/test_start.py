@@ -6,7 +6,6 @@ import re
 
 import pytest
 from django.template import Context, Template
-from django.test import Client
 
 from acmeweb.common.env import ROOT
 from acmeweb.glossary import TERMS
@@ -21,9 +20,7 @@ TEMPLATES = ROOT / "templates"
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER)
     make.cluster()
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 @pytest.mark.django_db

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 
 import pytest
-from django.test import Client
 
 from jobs.models import Job, TeamRole
 from tests import make
@@ -16,9 +15,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER)
-    client = Client()
-    client.force_login(make.user())
-    return client
+    return make.browser()
 
 
 WRONG = [

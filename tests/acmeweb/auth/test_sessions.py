@@ -20,9 +20,7 @@ PAGE = {"Accept": "text/html,*/*"}
 
 @pytest.fixture
 def browser():
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 def set_expiry(after):

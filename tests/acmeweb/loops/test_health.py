@@ -5,7 +5,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.test import Client
 
@@ -33,14 +32,6 @@ def cluster():
     Loop.objects.update(finished_at=clock.now())
     shared_health.forget()
     return row
-
-
-def login(*permissions, name="olga"):
-    person = make.user(name)
-    person.user_permissions.add(*Permission.objects.filter(codename__in=permissions))
-    client = Client()
-    client.force_login(person)
-    return client
 
 
 def age(name, minutes, **fields):
@@ -99,7 +90,7 @@ def test_workers_that_do_not_run_are_one_sentence(cluster):
 def test_pages_ask_for_what_is_late(cluster):
     age("recovery", 4)
 
-    answer = login().get("/health/late/?page=home")
+    answer = make.browser("olga").get("/health/late/?page=home")
 
     assert "failed jobs wait for their restart" in page_text(answer) and b"data-late" in answer.content
 
@@ -107,7 +98,7 @@ def test_pages_ask_for_what_is_late(cluster):
 def test_health_page_lists_loops_and_backlogs(cluster):
     age("recovery", 4)
 
-    text = page_text(login().get("/health/"))
+    text = page_text(make.browser("olga").get("/health/"))
 
     assert "Recovery has not finished for 4 min" in text and "Commands to clusters" in text and "Turn" in text
 
@@ -115,8 +106,8 @@ def test_health_page_lists_loops_and_backlogs(cluster):
 def test_errors_are_shown_to_operators_only(cluster):
     LoopFailure.count_one(Loop.objects.get(name="recovery").pk, "KeyError in recovery.py:decide", "secret job")
 
-    assert "secret job" in page_text(login("operate_cluster").get("/health/"))
-    assert "secret job" not in page_text(login(name="ada").get("/health/"))
+    assert "secret job" in page_text(make.browser("olga", "operate_cluster").get("/health/"))
+    assert "secret job" not in page_text(make.browser("ada").get("/health/"))
 
 
 def test_readyz_names_late_loops_if_asked(cluster):
@@ -155,7 +146,7 @@ def test_an_installation_whose_workers_never_ran_is_down(db):
 
     assert health.status == "down"
     assert health.sentences("job") == ["No loop has run yet. Are the workers running?"]
-    assert "No loop has run yet" in page_text(login().get("/health/"))
+    assert "No loop has run yet" in page_text(make.browser("olga").get("/health/"))
 
 
 def test_a_failure_that_the_diagnosis_loop_has_not_seen_waits_for_a_verdict(cluster):

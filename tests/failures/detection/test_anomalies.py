@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 from django.db import DatabaseError
-from django.test import Client
 
 from failures.actions import anomalies as anomaly_actions
 from failures.actions.incidents import resolve
@@ -541,19 +540,12 @@ def test_node_history_holds_the_newest_entries_of_that_node(tmp_path):
 # --- pages
 
 
-def signed_in(name="olga"):
-    person = rows.user(name, is_superuser=True)
-    browser = Client()
-    browser.force_login(person)
-    return browser
-
-
 def test_pages_show_anomaly_and_decision_without_a_failed_job(tmp_path):
     now = clock.now()
     home, node = watched(tmp_path), Node.objects.get(name="seren-001")
     anomaly_actions.record_finding(hot("seren-001"), home, now, node=node)
     decide_and_recover_once(now)
-    browser, incident = signed_in(), Incident.objects.get()
+    browser, incident = rows.browser("olga", is_superuser=True), Incident.objects.get()
 
     page = browser.get(f"/failures/{incident.pk}/").content.decode()
     assert "A GPU is at 95 °C." in page and "No attempt has failed yet" in page
@@ -569,10 +561,8 @@ def test_slow_job_and_its_incident_are_visible_to_its_team_only(tmp_path):
     attempt = training(tmp_path)
     reports(attempt, now, (100, 2.0), (20, 3.0))
     slow_steps_once(now)
-    ada, ben = Client(), Client()
-    ada.force_login(rows.user("ada"))
     rows.team("speech", ben="researcher")
-    ben.force_login(rows.user("ben"))
+    ada, ben = rows.browser("ada"), rows.browser("ben")
 
     number = Incident.objects.get().pk
     assert "longer than expected for their batches" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()

@@ -14,9 +14,7 @@ from ipaddress import ip_network
 
 import httpx
 import pytest
-from django.contrib.auth.models import Permission
 from django.core import mail
-from django.test import Client
 
 from failures.actions import incidents as incident_actions
 from failures.actions import notices as notice_actions
@@ -403,41 +401,34 @@ def test_invalid_target_is_rejected_when_it_is_added(kind, target, why):
         notice_actions.add_channel(kind, target, author=rows.author())
 
 
-def door(name: str, *, operates: bool = False) -> Client:
-    person = rows.user(name)
-    if operates:
-        person.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
-    client = Client()
-    client.force_login(person)
-    return client
-
-
 def test_api_returns_the_secret_of_a_channel_once():
     rows.team("pretraining", ada="admin", ben="researcher")
     request = {"kind": "email", "target": "ops@example.org", "team": "pretraining"}
     where, how = "/api/v1/channels/", {"content_type": "application/json"}
 
-    assert door("ben").post(where, request, **how).status_code == 403
-    added = door("ada").post(where, request, **how)
-    again = door("ada").post(where, request, **how)
-    everybody = door("ada").post(where, {"kind": "email", "target": "a@b.example"}, **how)
+    assert rows.browser("ben").post(where, request, **how).status_code == 403
+    added = rows.browser("ada").post(where, request, **how)
+    again = rows.browser("ada").post(where, request, **how)
+    everybody = rows.browser("ada").post(where, {"kind": "email", "target": "a@b.example"}, **how)
 
     assert [one.status_code for one in (added, again, everybody)] == [201, 400, 403]
     assert again.json() == {"target": ["already has a channel"]}
-    shown = door("ada").get(where).json()["results"]
+    shown = rows.browser("ada").get(where).json()["results"]
     assert [row["target"] for row in shown] == ["ops@example.org"] and "secret" not in shown[0]
-    assert door("ben").get(where).json()["results"] == []
-    assert door("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
-    assert door("olga", operates=True).post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
+    assert rows.browser("ben").get(where).json()["results"] == []
+    assert rows.browser("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
+    assert (
+        rows.browser("olga", "operate_cluster").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
+    )
     assert list(Event.objects.order_by("pk").values_list("type", flat=True)) == ["channel.added", "channel.removed"]
 
 
 def test_channel_is_switched_off_and_on_by_its_managers():
     row = channel(team=rows.team("pretraining", ada="admin", ben="researcher"))
     where, how = f"/api/v1/channels/{row.pk}/", {"content_type": "application/json"}
-    ada = door("ada")
+    ada = rows.browser("ada")
 
-    assert door("ben").patch(where, {"is_enabled": False}, **how).status_code == 403
+    assert rows.browser("ben").patch(where, {"is_enabled": False}, **how).status_code == 403
     off = ada.patch(where, {"is_enabled": False}, **how)
     assert off.status_code == 200 and off.json()["is_enabled"] is False
     assert Channel.objects.get().is_enabled is False
@@ -454,7 +445,7 @@ def test_channel_of_another_team_is_not_found():
     others = channel(team=rows.team("others", olga="admin"))
     everybody = channel("https://all.example.com")
     rows.team("pretraining", ada="admin")
-    ada, how = door("ada"), {"content_type": "application/json"}
+    ada, how = rows.browser("ada"), {"content_type": "application/json"}
 
     for pk in (others.pk, everybody.pk, 10**6):
         assert ada.post(f"/api/v1/channels/{pk}/remove/", {}, **how).status_code == 404

@@ -24,9 +24,7 @@ def died(tmp_path):
 
 @pytest.fixture
 def root(died):
-    client = Client()
-    client.force_login(rows.user("root", is_staff=True, is_superuser=True))
-    return client
+    return rows.browser("root", is_staff=True, is_superuser=True)
 
 
 def page(model, name="changelist", *args):

@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 from django.core import mail
-from django.test import Client
 
 from failures.actions import notices as notice_actions
 from failures.models import Channel
@@ -25,22 +24,16 @@ pytestmark = pytest.mark.django_db
 OPEN = (ipaddress.ip_network("127.0.0.0/8"),)
 
 
-def signed_in(name, **fields):
-    browser = Client()
-    browser.force_login(make.user(name, **fields))
-    return browser
-
-
 @pytest.fixture
 def root():
-    return signed_in("root", is_superuser=True)
+    return make.browser("root", is_superuser=True)
 
 
 @pytest.fixture
 def ada():
     """A client of a team administrator."""
     make.team("pretraining", ada="admin")
-    return signed_in("ada")
+    return make.browser("ada")
 
 
 def channel(team=None, kind="email", target="ops@example.org", **fields):
@@ -146,7 +139,7 @@ def test_channel_list_shows_the_last_message(root, tmp_path):
 
 def test_user_without_channels_sees_who_manages_them():
     make.team("pretraining", carl="researcher")
-    assert "No notification channels." in signed_in("carl").get("/settings/notifications/").content.decode()
+    assert "No notification channels." in make.browser("carl").get("/settings/notifications/").content.decode()
 
 
 def test_test_message_is_signed_and_says_that_it_is_a_test(root, settings, receiver):
@@ -182,7 +175,7 @@ def test_test_messages_of_a_team_are_limited(settings):
     names = ("ada", "ben", "grace")
     row = channel(make.team("pretraining", **dict.fromkeys(names, "admin")))
 
-    pages = [send_test(browser, row) for browser in map(signed_in, names) for _ in range(MAX_TEST_MESSAGES)]
+    pages = [send_test(browser, row) for browser in map(make.browser, names) for _ in range(MAX_TEST_MESSAGES)]
 
     assert "Test message delivered" in pages[0]
     assert any("At most 5 test messages are sent per team and minute. <b>Try again" in page for page in pages)
@@ -293,6 +286,6 @@ def test_user_without_administration_sees_modes_without_forms():
     recovery_actions.set_recovery_mode("act", author=make.LOOP)
     make.team("pretraining", carl="researcher")
 
-    page = signed_in("carl").get("/settings/recovery/").content.decode()
+    page = make.browser("carl").get("/settings/recovery/").content.decode()
 
     assert "read only" in page and "Set mode" not in page

@@ -23,12 +23,6 @@ from tests.page_text import page_text
 pytestmark = pytest.mark.django_db
 
 
-def signed_in(name):
-    client = Client()
-    client.force_login(rows.user(name))
-    return client
-
-
 @pytest.fixture(scope="module", autouse=True)
 def created(rows_for_module, tmp_path_factory):
     return make.diagnosed(tmp_path_factory.mktemp("logs"), "loading\n" + make.TYPO, by="ada", name="sft-7b").attempt
@@ -41,13 +35,13 @@ def died(created):
 
 @pytest.fixture
 def ada(died):
-    return signed_in("ada")
+    return rows.browser("ada")
 
 
 @pytest.fixture
 def ben():
     rows.team("alignment", ben="researcher")
-    return signed_in("ben")
+    return rows.browser("ben")
 
 
 def text(answer, status=200):
@@ -61,7 +55,7 @@ def text(answer, status=200):
 def test_home_page_lists_open_platform_incidents_until_acknowledged(tmp_path, ben):
     incident = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
     make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",))
-    ada = signed_in("ada")
+    ada = rows.browser("ada")
 
     assert f"Incident {incident.pk}" in text(ada.get("/"))
     assert text(ada.get("/")).count("· unacknowledged") == 1  # the program's own failure is told at its job
@@ -170,7 +164,7 @@ def test_pending_diagnosis_is_shown_as_being_read(ada, died):
 
 def test_log_text_is_escaped(tmp_path):
     died = make.diagnosed(tmp_path, "TypeError: <script>alert(1)</script>\n" + make.TYPO, by="ada")
-    page = text(signed_in("ada").get(f"/jobs/{died.attempt.job}/"))
+    page = text(rows.browser("ada").get(f"/jobs/{died.attempt.job}/"))
 
     assert "<script>alert" not in page
 
@@ -220,7 +214,7 @@ def test_other_teams_can_neither_see_nor_review(ben, died):
 
 def test_viewer_can_see_but_not_review(died):
     rows.team(died.attempt.job.team.name, vera="viewer")
-    vera = signed_in("vera")
+    vera = rows.browser("vera")
 
     assert "Correct…" not in text(vera.get(f"/jobs/{died.attempt.job}/"))
     judge(vera, died)
@@ -330,7 +324,7 @@ def test_operators_see_platform_problems_first_and_program_errors_by_signature(t
     storage = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
     again = make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",)).incident
     rows.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
-    olga = signed_in("olga")
+    olga = rows.browser("olga")
     lists = {"headers": {"HX-Request": "true", "HX-Target": "section#incidents"}}
 
     first, programs, undecided = (
@@ -356,7 +350,7 @@ def test_every_incident_is_on_one_page_of_a_sorted_list(sort, tmp_path):
             gpu_hours_lost=(number % 5) / 3, first_symptom_at=at, last_symptom_at=at,
         )  # fmt: skip
     rows.user("root", is_superuser=True)
-    client, found, link = signed_in("root"), [], f"reach=everything&sort={sort}"
+    client, found, link = rows.browser("root"), [], f"reach=everything&sort={sort}"
 
     while link:
         page = client.get(f"/failures/?{link}").context["incidents"]()
@@ -376,7 +370,7 @@ def test_program_errors_are_sorted_by_the_chosen_column_and_other_orders_are_nam
     for job in ("a", "b"):
         make.diagnosed(tmp_path, make.TYPO, by="ada", name=job)
     rows.user("root", is_superuser=True)
-    client = signed_in("root")
+    client = rows.browser("root")
 
     answer = client.get("/failures/?reach=programs&sort=-incidents")
 

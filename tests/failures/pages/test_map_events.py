@@ -16,12 +16,6 @@ from tests.failures import make as failures
 pytestmark = pytest.mark.django_db
 
 
-def browser(name, **fields):
-    client = Client()
-    client.force_login(make.user(name, **fields))
-    return client
-
-
 def marks(client):
     return [(kind, text) for _, _, kind, _, text in client.get("/map/seren/events/").json()["events"]]
 
@@ -40,7 +34,7 @@ def test_incidents_outages_drains_and_maintenance_are_marked(tmp_path, django_as
         Maintenance.objects.create(name=name, cancelled_at=cancelled, **window, **times)
     failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-001",))
 
-    root = browser("root", is_superuser=True)
+    root = make.browser("root", is_superuser=True)
     found = marks(root)
 
     assert sorted(kind for kind, _ in found) == ["drain", "incident", "maintenance", "outage"]
@@ -54,12 +48,12 @@ def test_incidents_of_other_teams_are_not_marked(tmp_path):
     failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-001",))
     make.team("speech", ben="researcher")
 
-    assert [kind for kind, _ in marks(browser("ada"))] == ["incident"]
-    assert marks(browser("ben")) == []
+    assert [kind for kind, _ in marks(make.browser("ada"))] == ["incident"]
+    assert marks(make.browser("ben")) == []
 
 
 def test_unknown_cluster_and_signed_out_users_get_no_events():
     make.cluster()
 
-    assert browser("ada").get("/map/nowhere/events/").status_code == 404
+    assert make.browser("ada").get("/map/nowhere/events/").status_code == 404
     assert Client().get("/map/seren/events/").status_code == 302

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.contrib.auth.models import Permission
-from django.test import Client
 
 from tests import make
 from tests.failures.learning.test_agent import response_body, serving, verdict
@@ -12,22 +10,14 @@ from tests.failures.learning.test_agent import response_body, serving, verdict
 pytestmark = pytest.mark.django_db
 
 
-def browser(*codenames):
-    person = make.user("olga")
-    person.user_permissions.add(*Permission.objects.filter(codename__in=codenames))
-    client = Client()
-    client.force_login(person)
-    return client
-
-
 def test_model_page_is_for_operators_only():
-    assert browser().get("/settings/model/").status_code == 403
+    assert make.browser("olga").get("/settings/model/").status_code == 403
 
 
 def test_model_page_without_an_endpoint_explains_the_configuration(settings):
     settings.ACME_AGENT_URL = ""
 
-    page = browser("operate_cluster").post("/settings/model/").content.decode()
+    page = make.browser("olga", "operate_cluster").post("/settings/model/").content.decode()
 
     assert "No model is configured. A model is optional" in page and "ACME_AGENT_URL" in page
 
@@ -36,7 +26,7 @@ def test_answer_of_the_model_is_shown_without_its_key(settings):
     with serving(lambda *_: (200, response_body(verdict("OutOfMemoryError")))) as (url, requests):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL, settings.ACME_AGENT_KEY = url, "tiny", "sk-secret"
         settings.ACME_AGENT_TIMEOUT_S = settings.ACME_AGENT_BUDGET_S = 120
-        page = browser("operate_cluster").post("/settings/model/").content.decode()
+        page = make.browser("olga", "operate_cluster").post("/settings/model/").content.decode()
 
     assert "Valid response" in page and "OutOfMemoryError" in page
     assert "sk-secret" not in page and len(requests) == 1
@@ -45,7 +35,7 @@ def test_answer_of_the_model_is_shown_without_its_key(settings):
 def test_invalid_answer_of_the_model_is_reported(settings):
     with serving(lambda *_: (200, response_body("I think <script>it</script> is the fan"))) as (url, _):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = url, "tiny"
-        page = browser("operate_cluster").post("/settings/model/").content.decode()
+        page = make.browser("olga", "operate_cluster").post("/settings/model/").content.decode()
 
     assert "No usable response" in page and "not valid JSON" in page
 
@@ -53,6 +43,6 @@ def test_invalid_answer_of_the_model_is_reported(settings):
 def test_error_of_the_model_server_is_reported(settings):
     with serving(lambda *_: (401, b"{}")) as (url, _):
         settings.ACME_AGENT_URL, settings.ACME_AGENT_MODEL = url, "tiny"
-        page = browser("operate_cluster").post("/settings/model/").content.decode()
+        page = make.browser("olga", "operate_cluster").post("/settings/model/").content.decode()
 
     assert "rejected the request with status 401" in page

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 
 from failures.detection.node_health import LEMON_THRESHOLD
 from failures.pages import anomalies
@@ -21,9 +20,7 @@ pytestmark = pytest.mark.django_db
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER)
     make.cluster()
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 def node_names(response):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 
 from failures.actions import anomalies as anomaly_actions
 from failures.detection.findings import DetectorFinding, SymptomType
@@ -17,12 +16,6 @@ from tests.failures import make as failures
 
 pytestmark = pytest.mark.django_db
 MONTH = {"HX-Request": "true", "HX-Target": "section#month"}
-
-
-def browser(name):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
 
 
 def month(client, **headers):
@@ -53,7 +46,7 @@ def test_states_are_those_of_the_events_and_allocations_of_the_month(node):
     held = {"held_at": now - timedelta(days=10), "released_at": now - timedelta(days=4)}
     Allocation.objects.filter(attempt=attempt).update(**held)
 
-    found = month(browser("ada")).context["month"]()
+    found = month(make.browser("ada")).context["month"]()
 
     assert {share.name: round(share.percent) for share in found.shares} == {"allocated": 20, "idle": 70, "down": 10}
     assert [round(bar.share) for bar in found.states] == [33, 10, 23, 20, 13]
@@ -63,12 +56,12 @@ def test_jobs_of_other_teams_are_drawn_without_their_names(node):
     make.ended(make.job(by="ada", name="mine", gpus_per_node=4))
     make.running(make.job(by="ben", name="theirs", gpus_per_node=4))
 
-    drawn = month(browser("ada")).content.decode()
+    drawn = month(make.browser("ada")).content.decode()
 
     assert "mine of ada: COMPLETED, 4 GPUs" in drawn
     assert "theirs" not in drawn and "job of another team, 4 GPUs" in drawn
     make.user("root", is_superuser=True)
-    assert "theirs of ben" in month(browser("root")).content.decode()
+    assert "theirs of ben" in month(make.browser("root")).content.decode()
 
 
 def test_telemetry_is_drawn_from_the_hourly_means_with_its_range(node):
@@ -79,7 +72,7 @@ def test_telemetry_is_drawn_from_the_hourly_means_with_its_range(node):
             gpu_util=[busy, None], gpu_temperature_c=[30.0, hot],
         )  # fmt: skip
 
-    found = month(browser("ada")).context["month"]()
+    found = month(make.browser("ada")).context["month"]()
 
     assert (found.utilization.lowest, found.utilization.highest) == (20.0, 90.0)
     assert (found.temperature.lowest, found.temperature.highest) == (55.0, 81.0)
@@ -95,7 +88,7 @@ def test_xids_anomalies_failures_and_drains_have_lanes_of_their_own(node, tmp_pa
     failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-001",))
     node_actions.drain(node, author=make.LOOP, why="<b>fan</b>", now=now)
 
-    page = month(browser("ada")).content.decode()
+    page = month(make.browser("ada")).content.decode()
 
     assert "Xids: 1 in 30 days" in page and "Xid 79: GPU has fallen off the bus." in page
     assert "Other anomalies: 1 in 30 days" in page
@@ -108,7 +101,7 @@ def test_the_month_takes_the_same_queries_for_any_number_of_jobs_and_events(node
         attempt = make.ended(make.job(gpus_per_node=1))
         Attempt.objects.filter(pk=attempt.pk).update(cause="TypeError")
         condition(node, number + 1, "UP", "DOWN")
-    client = browser("ada")
+    client = make.browser("ada")
 
     # session, user, clock, node; allocations, two each for conditions and drains, samples, attempts, teams;
     # anomalies, failures, events
@@ -117,7 +110,7 @@ def test_the_month_takes_the_same_queries_for_any_number_of_jobs_and_events(node
 
 
 def test_a_node_without_history_has_an_empty_month(node):
-    answer = month(browser("ada"))
+    answer = month(make.browser("ada"))
 
     assert answer.status_code == 200
     assert "no telemetry" in answer.content.decode() and "Xids: 0 in 30 days" in answer.content.decode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 
 from jobs.actions import jobs as job_actions
 from jobs.core.lifecycle import State
@@ -18,13 +17,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER, eve=TeamRole.ADMIN)
-    return browser("ada")
-
-
-def browser(name):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
+    return make.browser("ada")
 
 
 def apply(client, job, **changes):
@@ -79,7 +72,7 @@ def test_an_invalid_change_leaves_the_job_waiting(ada, changes, sentence):
 def test_only_the_owner_may_replace_a_job(ada):
     job = make_job()
 
-    assert "must be your own job" in apply(browser("eve"), job, nodes="1")
+    assert "must be your own job" in apply(make.browser("eve"), job, nodes="1")
     assert (job.state, Job.objects.count()) == (State.PENDING, 1)
 
 

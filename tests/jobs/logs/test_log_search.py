@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from django.test import Client
 
 from jobs.logs import log_chunks, log_search
 from jobs.logs.log_search import LineFilter
@@ -186,9 +185,7 @@ def attempt(db, tmp_path):
 
 
 def page(attempt, name="ada", **query):
-    client = Client()
-    client.force_login(make.user(name))
-    return client.get(f"/jobs/{attempt.job}/log/", query)
+    return make.browser(name).get(f"/jobs/{attempt.job}/log/", query)
 
 
 def test_search_results_link_to_their_line(attempt):
@@ -258,9 +255,7 @@ def test_chunk_has_a_maximum_number_of_lines(log):
 
 
 def lines(attempt, name="ada", **query):
-    client = Client()
-    client.force_login(make.user(name))
-    return client.get(f"/jobs/{attempt.job}/log/lines/", query)
+    return make.browser(name).get(f"/jobs/{attempt.job}/log/lines/", query)
 
 
 def test_page_loads_chunks_before_and_after_its_position(attempt):

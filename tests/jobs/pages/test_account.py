@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 
 from jobs.actions import tokens as token_actions
 from jobs.models import Event, TeamRole, Token, TokenScope, clock
@@ -18,12 +17,6 @@ pytestmark = pytest.mark.django_db
 def people():
     make.team("pretraining", ada=TeamRole.RESEARCHER, olga=TeamRole.ADMIN)
     make.team("evaluation", ben=TeamRole.RESEARCHER)
-
-
-def browser(name="ada"):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
 
 
 def asked(**fields):
@@ -39,7 +32,7 @@ def token(name, team=None):
 
 
 def test_the_secret_is_shown_once_and_opens_the_api(client):
-    page = browser().post("/account/", asked(scope="submit", networks="127.0.0.0/8"))
+    page = make.browser().post("/account/", asked(scope="submit", networks="127.0.0.0/8"))
 
     made = Token.objects.get()
     secret = next(word for word in page.content.decode().replace("<", " ").replace(">", " ").split() if "acme_" in word)
@@ -47,11 +40,11 @@ def test_the_secret_is_shown_once_and_opens_the_api(client):
     assert page["Cache-Control"] == "no-store"
     assert made.expires_at - clock.now() > timedelta(days=89)
     assert client.get("/api/v1/me/", headers={"Authorization": f"Bearer {secret}"}).json()["scope"] == "submit"
-    assert secret not in browser().get("/account/").content.decode()
+    assert secret not in make.browser().get("/account/").content.decode()
 
 
 def test_creating_and_revoking_a_token_leave_events_with_user_and_address():
-    ada = browser()
+    ada = make.browser()
     ada.post("/account/", asked(), REMOTE_ADDR="10.1.2.3")
     ada.post(f"/account/tokens/{Token.objects.get().pk}/revoke/")
 
@@ -79,7 +72,7 @@ def test_invalid_token_fields_are_refused_at_the_field(name):
     if "team" in changed:
         changed["team"] = str(make.team(changed["team"]).pk)
 
-    page = browser().post("/account/", asked(**changed))
+    page = make.browser().post("/account/", asked(**changed))
 
     assert page.status_code == 422 and 'class="error"' in page.content.decode()
     assert not Token.objects.exists()
@@ -88,13 +81,13 @@ def test_invalid_token_fields_are_refused_at_the_field(name):
 def test_a_user_without_a_team_can_create_a_read_token():
     make.user("nobody")
 
-    assert browser("nobody").post("/account/", asked(scope="read")).status_code == 200
-    assert browser("nobody").post("/account/", asked(scope="submit")).status_code == 422
+    assert make.browser("nobody").post("/account/", asked(scope="read")).status_code == 200
+    assert make.browser("nobody").post("/account/", asked(scope="submit")).status_code == 422
 
 
 def test_users_see_and_revoke_only_their_own_tokens():
     mine, theirs = token("ada")[0], token("ben")[0]
-    ada = browser()
+    ada = make.browser()
 
     page = ada.get("/account/").content.decode()
     refused = ada.post(f"/account/tokens/{theirs.pk}/revoke/")
@@ -107,7 +100,7 @@ def test_users_see_and_revoke_only_their_own_tokens():
 
 def test_an_admin_of_a_team_sees_and_revokes_the_tokens_bound_to_it():
     bound, free = token("ada", "pretraining")[0], token("ada")[0]
-    olga = browser("olga")
+    olga = make.browser("olga")
 
     page = olga.get("/account/").content.decode()
     olga.post(f"/account/tokens/{bound.pk}/revoke/")
@@ -130,7 +123,7 @@ def test_no_role_can_grant_a_scope_above_its_own():
         make.team("pretraining", ada=role)
         widest = token_actions.max_token_scope(make.user("ada"), None)
         for scope in TokenScope:
-            made = browser().post("/account/", asked(scope=scope)).status_code == 200
+            made = make.browser().post("/account/", asked(scope=scope)).status_code == 200
             assert made == widest.covers(scope), (role, scope)
 
 
@@ -141,36 +134,36 @@ def test_the_account_page_requires_a_login(client):
 def test_the_page_offers_no_token_lifetime_beyond_the_site_limit(settings):
     settings.ACME_TOKEN_MAX_DAYS = 30
 
-    page = browser().get("/account/").content.decode()
+    page = make.browser().get("/account/").content.decode()
 
     assert 'value="30"' in page and 'value="90"' not in page and "until revoked" not in page
-    assert browser().post("/account/", asked(lives="90")).status_code == 422
-    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert make.browser().post("/account/", asked(lives="90")).status_code == 422
+    assert make.browser().post("/account/", asked(lives="")).status_code == 200
     assert Token.objects.get().expires_at - clock.now() <= timedelta(days=30)
 
 
 def test_an_unusual_lifetime_limit_is_offered_as_a_choice(settings):
     settings.ACME_TOKEN_MAX_DAYS = 45
 
-    assert browser().post("/account/", asked(lives="45")).status_code == 200
+    assert make.browser().post("/account/", asked(lives="45")).status_code == 200
     assert timedelta(days=44) < Token.objects.get().expires_at - clock.now() <= timedelta(days=45)
 
 
 def test_without_a_limit_a_token_may_live_until_it_is_revoked(settings):
     settings.ACME_TOKEN_MAX_DAYS = 0
 
-    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert make.browser().post("/account/", asked(lives="")).status_code == 200
     assert Token.objects.get().expires_at is None
 
 
 def test_an_older_token_without_expiry_is_shown_with_a_hint(settings):
     settings.ACME_TOKEN_MAX_DAYS = 0
-    browser().post("/account/", asked(lives=""))
-    assert "replace it" not in browser().get("/account/").content.decode()
+    make.browser().post("/account/", asked(lives=""))
+    assert "replace it" not in make.browser().get("/account/").content.decode()
 
     settings.ACME_TOKEN_MAX_DAYS = 365
 
-    assert "replace it" in browser().get("/account/").content.decode()
+    assert "replace it" in make.browser().get("/account/").content.decode()
 
 
 def test_create_token_refuses_a_lifetime_beyond_the_limit():

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.test import Client
 
 from jobs.actions import nodes as node_actions
 from jobs.models import Attempt, Cluster, ClusterMode, Event, Node, TeamRole, clock
@@ -26,13 +25,7 @@ def seren():
 @pytest.fixture
 def olga():
     make.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
-    return browser("olga")
-
-
-def browser(name):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
+    return make.browser("olga")
 
 
 def ids(*numbers):
@@ -118,9 +111,9 @@ def test_an_observed_cluster_offers_only_the_drain_mode_finish(olga):
 def test_bulk_node_actions_need_the_operator_permission(olga):
     asked = {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x"}
 
-    assert browser("ada").post("/nodes/many/", asked).status_code == 403
+    assert make.browser("ada").post("/nodes/many/", asked).status_code == 403
     assert drained() == []
-    pages = [client.get("/nodes/").content.decode() for client in (olga, browser("ada"))]
+    pages = [client.get("/nodes/").content.decode() for client in (olga, make.browser("ada"))]
     assert ['form="many"' in page for page in pages] == [True, False]
 
 

@@ -8,7 +8,6 @@ import re
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs.actions.bulk import background
@@ -28,14 +27,8 @@ def people():
     make.cluster()
 
 
-def browser(name="ada"):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
-
-
 def listed(query="", name="ada"):
-    answer = browser(name).get(f"/jobs/?{query}")
+    answer = make.browser(name).get(f"/jobs/?{query}")
     return [job.array_id or job.public_id for job in answer.context["rows"]], answer
 
 
@@ -122,7 +115,7 @@ def test_the_number_of_queries_of_folding_depends_on_arrays_not_on_tasks():
 
 
 def table(query="", name="ada"):
-    answer = browser(name).get(f"/jobs/export.csv?{query}")
+    answer = make.browser(name).get(f"/jobs/export.csv?{query}")
     return list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
 
 
@@ -158,7 +151,7 @@ async def test_an_asgi_server_gets_the_csv_in_chunks():
 
 
 def post(name="ada", **fields):
-    return browser(name).post("/jobs/many/", fields, follow=True)
+    return make.browser(name).post("/jobs/many/", fields, follow=True)
 
 
 def outcomes(answer):
@@ -240,9 +233,9 @@ def test_an_action_on_many_jobs_is_confirmed_and_runs_in_the_background(rf, sele
     preview = sent(**selection).content.decode()
     hidden = dict(re.findall(r'<input type="hidden" name="(\w+)"\s+value="([^"]*)">', preview))
     confirmed = sent(**hidden)
-    page = browser().get(confirmed.url)
+    page = make.browser().get(confirmed.url)
     background.run_bulk_actions_once(clock.now)
-    fragment = browser().get(confirmed.url, headers={"HX-Request": "true", "HX-Target": "section#bulk-action"})
+    fragment = make.browser().get(confirmed.url, headers={"HX-Request": "true", "HX-Target": "section#bulk-action"})
 
     assert "3 jobs match." in preview and "Cancel" in preview
     assert "remaining 3" in page.content.decode() and "every 1s" in page.content.decode()
@@ -253,12 +246,12 @@ def test_an_action_on_many_jobs_is_confirmed_and_runs_in_the_background(rf, sele
 def test_progress_of_an_action_is_shown_to_its_user_only():
     row = BulkAction.objects.create(user=make.user("ada"), action="cancel", job_keys=[], matched=0)
 
-    assert browser("olga").get(f"/jobs/actions/{row.pk}/").status_code == 404
+    assert make.browser("olga").get(f"/jobs/actions/{row.pk}/").status_code == 404
 
 
 def test_an_unknown_verb_and_a_get_are_refused():
-    assert browser().post("/jobs/many/", {"verb": "delete"}).status_code == 404
-    assert browser().get("/jobs/many/").status_code == 405
+    assert make.browser().post("/jobs/many/", {"verb": "delete"}).status_code == 404
+    assert make.browser().get("/jobs/many/").status_code == 405
 
 
 def test_job_names_are_escaped_in_the_preview():
@@ -280,16 +273,16 @@ def died():
 
 
 def test_list_shows_and_filters_the_cause_of_failure(died):
-    everything = browser("ada").get("/jobs/").text
+    everything = make.browser("ada").get("/jobs/").text
     assert 'href="/jobs/?cause=TypeError">TypeError</a>' in everything and "CUDAOutOfMemory" in everything
 
-    filtered = browser("ada").get("/jobs/?cause=TypeError").text
+    filtered = make.browser("ada").get("/jobs/?cause=TypeError").text
 
     assert ">typo</a>" in filtered and ">oom</a>" not in filtered
 
 
 def test_csv_and_api_have_the_cause(died):
     assert [row["Cause"] for row in table("cause=TypeError")] == ["TypeError"]
-    listed = browser("ada").get("/api/v1/jobs/?cause=TypeError").json()["results"]
+    listed = make.browser("ada").get("/api/v1/jobs/?cause=TypeError").json()["results"]
     assert [job["id"] for job in listed] == [died.public_id]
-    assert browser("ada").get("/api/v1/jobs/?cause=").status_code == 400
+    assert make.browser("ada").get("/api/v1/jobs/?cause=").status_code == 400

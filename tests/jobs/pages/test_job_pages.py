@@ -5,8 +5,6 @@ from html.parser import HTMLParser
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import Permission
-from django.test import Client
 from django.urls import reverse
 
 from jobs.actions import jobs as job_actions
@@ -36,28 +34,20 @@ def submitted(**asked):
     return make.job(**{"name": "train", "gpus_per_node": 8, **asked})
 
 
-def member(name, role):
-    make.team("pretraining", **{name: role})
-    return make.user(name)
-
-
 @pytest.fixture
 def ada(client):
     client.force_login(make.user("ada"))
     return client
 
 
+def operator(*permissions):
+    make.team("pretraining", olga=TeamRole.OPERATOR)
+    return make.browser("olga", *permissions)
+
+
 @pytest.fixture
 def ben():
-    client = Client()
-    client.force_login(make.user("ben"))
-    return client
-
-
-def operator():
-    client = Client()
-    client.force_login(member("olga", TeamRole.OPERATOR))
-    return client
+    return make.browser("ben")
 
 
 def text(response):
@@ -669,26 +659,18 @@ def test_a_node_page_shows_its_last_telemetry(ada):
     assert "Xid 79" in page
 
 
-def node_operator():
-    user = member("olga", TeamRole.OPERATOR)
-    user.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def test_the_node_page_shows_the_consequences_of_a_drain(db):
     make.running(submitted(by="ada", name="long-run"))
     make.running(submitted(by="ben", gpus_per_node=0), on=["seren-001"])
 
-    page = text(node_operator().get("/nodes/seren/seren-001/"))
+    page = text(operator("operate_cluster").get("/nodes/seren/seren-001/"))
 
     assert "2 running jobs. Requeueing them now loses 0.7 GPU-hours" in page
     assert "1 job of other teams" in page
 
 
 def test_an_operator_drains_with_a_reason_and_resumes(db):
-    client = node_operator()
+    client = operator("operate_cluster")
     node = make.node()
 
     client.post("/nodes/seren/seren-001/drain/", {"why": "swap the board"})
@@ -703,7 +685,7 @@ def test_an_operator_drains_with_a_reason_and_resumes(db):
 def test_a_drain_without_a_reason_is_refused(db):
     make.node()
 
-    page = text(node_operator().post("/nodes/seren/seren-001/drain/", {"why": " "}, follow=True))
+    page = text(operator("operate_cluster").post("/nodes/seren/seren-001/drain/", {"why": " "}, follow=True))
 
     assert "a reason is required" in page
 

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
-from django.test import Client
 
 from jobs.models import Job, Progress, TeamRole, clock
 from jobs.pages import job_list
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.django_db
 def people():
     make.team("pretraining", ada=TeamRole.RESEARCHER, ben=TeamRole.RESEARCHER)
     make.cluster()
-
-
-def browser(name="ada"):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
 
 
 def headings(answer):
@@ -91,7 +84,7 @@ def test_an_array_is_one_row_on_all_pages_of_a_sorted_list(sort):
 
 def test_the_pages_of_the_list_keep_its_order_and_filters():
     make.jobs(*[{"name": f"n{number:03d}"} for number in range(job_list.PAGE_SIZE + 3)])
-    ada = browser()
+    ada = make.browser()
 
     first = ada.get("/jobs/?sort=name&state=waiting")
     second = ada.get(f"/jobs/?{first.context['older']}")
@@ -104,7 +97,7 @@ def test_the_pages_of_the_list_keep_its_order_and_filters():
 def test_the_csv_has_the_order_of_the_list():
     make.jobs(*[{"name": name} for name in ("b", "c", "a")])
 
-    lines = b"".join(browser().get("/jobs/export.csv?sort=name").streaming_content).decode().splitlines()
+    lines = b"".join(make.browser().get("/jobs/export.csv?sort=name").streaming_content).decode().splitlines()
 
     assert [line.split(",")[1] for line in lines] == ["Name", "a", "b", "c"]
 
@@ -118,14 +111,14 @@ def test_the_csv_has_the_order_of_the_list():
     ],
 )
 def test_an_order_that_no_index_has_and_a_bad_position_are_named(query, sentence):
-    answer = browser().get(f"/jobs/?{query}")
+    answer = make.browser().get(f"/jobs/?{query}")
 
     assert answer.status_code == 400
     assert sentence.replace("'", "&#x27;") in answer.content.decode()
 
 
 def test_the_heading_of_the_sorted_column_says_so_and_links_to_the_opposite_order():
-    answer = browser().get("/jobs/?sort=-gpus&state=waiting")
+    answer = make.browser().get("/jobs/?sort=-gpus&state=waiting")
 
     cells = {cell.column.name: cell for cell in answer.context["table"].headers}
     assert (cells["gpus"].aria_sort, cells["gpus"].url) == ("descending", "?state=waiting&sort=gpus")
@@ -137,7 +130,7 @@ def test_the_heading_of_the_sorted_column_says_so_and_links_to_the_opposite_orde
 
 
 def test_chosen_columns_are_kept_for_the_user_and_the_list_keeps_its_filters():
-    ada = browser()
+    ada = make.browser()
     chosen = ada.post("/jobs/columns/", {"column": ["gpus", "ended", "no such"], "query": "state=failed&sort=-ended"})
 
     assert chosen.headers["Location"] == "/jobs/?state=failed&sort=-ended"
@@ -147,7 +140,7 @@ def test_chosen_columns_are_kept_for_the_user_and_the_list_keeps_its_filters():
 
 
 def test_no_chosen_columns_and_the_default_button_restore_the_default():
-    ada = browser()
+    ada = make.browser()
     for posted in ({"column": []}, {"column": ["gpus"], "reset": "1"}):
         ada.post("/jobs/columns/", {"column": ["gpus"]})
         ada.post("/jobs/columns/", posted)
@@ -156,13 +149,13 @@ def test_no_chosen_columns_and_the_default_button_restore_the_default():
 
 @pytest.mark.parametrize("query", ["\r\nX-Bad: 1", "next=//evil.example/", "\0"])
 def test_hostile_query_of_the_column_form_stays_a_query(query):
-    answer = browser().post("/jobs/columns/", {"column": ["gpus"], "query": query})
+    answer = make.browser().post("/jobs/columns/", {"column": ["gpus"], "query": query})
 
     assert answer.status_code == 302 and answer.headers["Location"].startswith("/jobs/?")
 
 
 def test_hostile_cookie_shows_the_default_columns():
-    ada = browser()
+    ada = make.browser()
     ada.cookies[f"columns_jobs_{make.user('ada').pk}"] = "<script>.;drop"
 
     assert "team" in headings(ada.get("/jobs/?view=0"))
@@ -177,7 +170,7 @@ def test_running_trainings_have_a_line_of_their_loss_for_two_queries(django_asse
         for step in range(3):
             at = clock.now() - timedelta(seconds=30 - step)
             Progress.objects.create(attempt=attempt, at=at, step=step, loss=3.0 - step)
-    ada = browser()
+    ada = make.browser()
     ada.get("/jobs/?fold=0")
 
     with django_assert_num_queries(9 + 2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 
 from jobs.models import TeamRole
 from tests import make
@@ -15,9 +14,7 @@ PANELS = {"": "asked-title", "metrics": "progress-title", "log": "log-title", "e
 @pytest.fixture
 def ada():
     make.team("pretraining", ada=TeamRole.RESEARCHER)
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 @pytest.mark.parametrize("tab", PANELS)

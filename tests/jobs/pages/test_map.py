@@ -50,16 +50,10 @@ def people(db):
     make.cluster()
 
 
-def browser(name):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
-
-
 def test_jobs_are_named_to_their_team_only(people):
     make.running(make.job(gpus_per_node=2, name="hers"), gpus=(0, 1))
 
-    hers, his = (browser(name).get("/map/seren/data/").json() for name in ("ada", "ben"))
+    hers, his = (make.browser(name).get("/map/seren/data/").json() for name in ("ada", "ben"))
 
     assert hers["jobs"][0][1:] == ["hers", "pretraining", "ada"] and hers["who"][:3] == [0, 0, FREE_GPU]
     assert his["jobs"] == [] and his["who"][:3] == [HIDDEN_JOB, HIDDEN_JOB, FREE_GPU]
@@ -70,7 +64,7 @@ def test_the_map_data_contains_only_jobs_that_hold_a_gpu(people):
     make.running(make.job(name="with"), gpus=(0,))
     make.running(make.job(name="without"), gpus=())
 
-    answer = browser("ada").get("/map/seren/data/").json()
+    answer = make.browser("ada").get("/map/seren/data/").json()
 
     assert [job[1] for job in answer["jobs"]] == ["with"]
     assert answer["who"][:2] == [0, FREE_GPU]
@@ -79,7 +73,7 @@ def test_the_map_data_contains_only_jobs_that_hold_a_gpu(people):
 def test_the_map_shows_a_closed_node_as_closed(people):
     node_actions.drain(Node.objects.get(name="seren-002"), author=make.author(), why="x", now=clock.now())
 
-    nodes = browser("ada").get("/map/seren/data/").json()["nodes"]
+    nodes = make.browser("ada").get("/map/seren/data/").json()["nodes"]
 
     assert [node[6] for node in nodes] == [1, 0, 1, 1]
     assert nodes[1][4].startswith("DRAIN")
@@ -92,7 +86,7 @@ def test_only_fresh_readings_are_shown(people):
             node=Node.objects.get(name=name), at=at, gpu_util=[40.0] * 8, gpu_temperature_c=[61.2] * 8
         )
 
-    answer = browser("ada").get("/map/seren/data/").json()
+    answer = make.browser("ada").get("/map/seren/data/").json()
 
     assert answer["busy"][:9] == [40] * 8 + [-1]
     assert answer["hot"][0] == 61
@@ -100,7 +94,7 @@ def test_only_fresh_readings_are_shown(people):
 
 def test_the_number_of_map_queries_does_not_depend_on_the_number_of_nodes(people, django_assert_num_queries):
     make.running(make.job(nodes=3, gpus_per_node=8))
-    ada = browser("ada")
+    ada = make.browser("ada")
 
     with django_assert_num_queries(8):  # session, user, cluster, clock; nodes, holders, jobs, readings
         ada.get("/map/seren/data/")
@@ -119,7 +113,7 @@ def test_the_map_data_of_ten_thousand_gpus_takes_at_most_150_kilobytes(people):
         for node in Node.objects.bulk_create(rows)
     )
 
-    answer = browser("ada").get("/map/seren/data/", headers={"Accept-Encoding": "gzip"})
+    answer = make.browser("ada").get("/map/seren/data/", headers={"Accept-Encoding": "gzip"})
 
     assert answer.headers["Content-Encoding"] == "gzip"
     assert len(answer.content) < 150_000
@@ -128,7 +122,7 @@ def test_the_map_data_of_ten_thousand_gpus_takes_at_most_150_kilobytes(people):
 def test_the_map_page_has_the_same_data_as_a_table(people):
     make.running(make.job(gpus_per_node=2))
 
-    page = browser("ben").get("/map/").content.decode()
+    page = make.browser("ben").get("/map/").content.decode()
 
     assert 'data-label="Held">2<' in page and 'data-label="Free">30<' in page
 

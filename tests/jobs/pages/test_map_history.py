@@ -4,7 +4,6 @@ import html
 from datetime import UTC, timedelta
 
 import pytest
-from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -25,18 +24,12 @@ def people(db):
     make.cluster(created_at=ago(days=20))
 
 
-def browser(name="ada"):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
-
-
 def written(at):
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def data(at, name="ada"):
-    return browser(name).get("/map/seren/data/", {"at": written(at)}).json()
+    return make.browser(name).get("/map/seren/data/", {"at": written(at)}).json()
 
 
 def ran(job, since, until=None, **where):
@@ -148,7 +141,7 @@ def test_past_telemetry_is_the_five_minute_mean_or_the_newest_sample(people):
 def test_the_table_shows_the_same_time_as_the_map(people):
     ran(make.job(gpus_per_node=2), ago(hours=5), ago(hours=3), gpus=(0, 1))
 
-    pages = [browser().get("/map/", {"at": written(ago(hours=hours))}).content.decode() for hours in (4, 2)]
+    pages = [make.browser().get("/map/", {"at": written(ago(hours=hours))}).content.decode() for hours in (4, 2)]
 
     assert ['data-label="Held">2<' in page for page in pages] == [True, False]
 
@@ -162,16 +155,16 @@ def test_the_table_shows_the_same_time_as_the_map(people):
     ],
 )
 def test_an_invalid_time_is_refused_with_a_reason(people, at, sentence):
-    answer = browser().get("/map/seren/data/", {"at": at})
+    answer = make.browser().get("/map/seren/data/", {"at": at})
 
     assert (answer.status_code, answer.content.decode()) == (400, sentence)
-    page = browser().get("/map/", {"at": at})
+    page = make.browser().get("/map/", {"at": at})
     assert (page.status_code, html.escape(sentence) in page.content.decode()) == (400, True)
 
 
 def test_the_number_of_map_queries_does_not_depend_on_the_number_of_nodes(people, django_assert_num_queries):
     ran(make.job(nodes=3, gpus_per_node=8), ago(hours=5), ago(hours=3))
-    ada, at = browser(), written(ago(hours=4))
+    ada, at = make.browser(), written(ago(hours=4))
 
     # session, user, cluster, clock; holders, nodes, Events before, first Events, jobs, readings of five minutes and raw
     with django_assert_num_queries(11):
@@ -184,14 +177,14 @@ def test_the_map_history_reaches_back_to_the_clusters_creation_and_at_most_a_mon
     make.cluster("old", created_at=ago(days=90))
 
     asked = [("seren", begin), ("seren", begin - timedelta(seconds=1)), ("old", ago(days=29)), ("old", ago(days=31))]
-    found = [browser().get(f"/map/{name}/{what}/", {"at": written(at)}) for name, at in asked for what in MAPS]
+    found = [make.browser().get(f"/map/{name}/{what}/", {"at": written(at)}) for name, at in asked for what in MAPS]
 
     assert [one.status_code for one in found] == [200, 200, 400, 400] * 2
     assert (
         found[2].content.decode()
         == f"at: '{written(asked[1][1])}' is before the history begins, {begin:%F %H:%M:%S} UTC"
     )
-    begins = [browser().get("/map/", {"cluster": name}).context["begins"] for name in ("seren", "old")]
+    begins = [make.browser().get("/map/", {"cluster": name}).context["begins"] for name in ("seren", "old")]
     assert begins[0] == begin and ago(days=31) < begins[1] < ago(days=29)
 
 

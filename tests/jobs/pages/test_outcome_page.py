@@ -24,9 +24,7 @@ def unknown():
 
 def client(name="ada", role=TeamRole.RESEARCHER):
     make.team("pretraining", **{name: role})
-    browser = Client()
-    browser.force_login(make.user(name))
-    return browser
+    return make.browser(name)
 
 
 @pytest.mark.parametrize("page", ["/", "/jobs/{}/"])

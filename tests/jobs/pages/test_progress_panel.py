@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 
 from jobs.models import Checkpoint, LatestProgress, TeamRole, clock
 from tests import make
@@ -20,9 +19,7 @@ def attempt():
 
 
 def page(attempt, name="ada", **headers):
-    client = Client()
-    client.force_login(make.user(name))
-    return client.get(f"/jobs/{attempt.job}/", headers=headers).content.decode()
+    return make.browser(name).get(f"/jobs/{attempt.job}/", headers=headers).content.decode()
 
 
 def fragment(attempt):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import LatestProgress, TeamRole, clock
@@ -18,9 +17,7 @@ def ada():
     make.cluster()
     make.team("pretraining", ada=TeamRole.RESEARCHER)
     make.team("speech", ben=TeamRole.RESEARCHER)
-    client = Client()
-    client.force_login(make.user("ada"))
-    return client
+    return make.browser("ada")
 
 
 def training(node, name="llama", by="ada", gpus=(0,)):

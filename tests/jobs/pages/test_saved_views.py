@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 
 from jobs.actions import saved_views as saved_view_actions
 from jobs.actions.saved_views import SavedViewError
@@ -31,12 +30,6 @@ def caller(name="ada"):
 
 def saved(name="mine that failed", query=FAILED, by="ada", team=None):
     return saved_view_actions.save(caller(by), name, query, team=team, author=make.author(by))[0]
-
-
-def browser(name="ada"):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
 
 
 def names(user):
@@ -103,7 +96,7 @@ def test_viewers_can_save_only_personal_views(team):
 def test_other_users_cannot_open_a_personal_view_by_id(team):
     view = saved()
 
-    assert browser("olga").post(f"/jobs/views/{view.pk}/remove/").status_code == 404
+    assert make.browser("olga").post(f"/jobs/views/{view.pk}/remove/").status_code == 404
     assert SavedView.objects.filter(pk=view.pk).exists()
 
 
@@ -154,7 +147,7 @@ def test_every_change_has_its_event(team):
 
 def test_the_filters_of_the_list_are_saved_under_a_name(team):
     asked = {"name": "Nights", "for": "pretraining", "state": "failed", "q": "a&b", "color": "red", "user": ""}
-    answer = browser().post("/jobs/views/", asked, follow=True)
+    answer = make.browser().post("/jobs/views/", asked, follow=True)
 
     view = SavedView.objects.get()
     assert view.query == "q=a%26b&state=failed" and view.team == team
@@ -165,7 +158,7 @@ def test_the_filters_of_the_list_are_saved_under_a_name(team):
 
 
 def test_the_job_list_without_parameters_opens_the_default_view(team):
-    ada, view = browser(), saved()
+    ada, view = make.browser(), saved()
     assert ada.get("/jobs/").status_code == 200
 
     ada.post(f"/jobs/views/{view.pk}/first/")
@@ -173,11 +166,11 @@ def test_the_job_list_without_parameters_opens_the_default_view(team):
     assert ada.get("/jobs/").url == f"/jobs/?{FAILED}"
     assert ada.get("/jobs/?view=0").status_code == 200
     assert ada.get("/jobs/?kind=sft").status_code == 200
-    assert browser("ben").get("/jobs/").status_code == 200
+    assert make.browser("ben").get("/jobs/").status_code == 200
 
 
 def test_a_user_has_at_most_one_default_view_and_can_clear_it(team):
-    ada, one, two = browser(), saved("one", "kind=sft"), saved("two", "kind=rlhf")
+    ada, one, two = make.browser(), saved("one", "kind=sft"), saved("two", "kind=rlhf")
 
     for view, verb, wanted in ((one, "first", one), (two, "first", two), (two, "not-first", None)):
         ada.post(f"/jobs/views/{view.pk}/{verb}/")
@@ -186,15 +179,15 @@ def test_a_user_has_at_most_one_default_view_and_can_clear_it(team):
 
 def test_a_default_view_without_filters_causes_no_redirect_loop(team):
     view = saved("all", query="")
-    browser().post(f"/jobs/views/{view.pk}/first/")
+    make.browser().post(f"/jobs/views/{view.pk}/first/")
 
-    assert browser().get("/jobs/").status_code == 200
+    assert make.browser().get("/jobs/").status_code == 200
 
 
 def test_view_names_are_escaped(team):
     saved("<img src=x onerror=alert(1)>")
 
-    page = browser().get("/jobs/").content.decode()
+    page = make.browser().get("/jobs/").content.decode()
 
     assert "<img src=x" not in page and "&lt;img src=x" in page
 
@@ -202,13 +195,13 @@ def test_view_names_are_escaped(team):
 def test_unknown_view_actions_and_foreign_teams_are_a_404(team):
     make.team("speech", eve=TeamRole.ADMIN)
 
-    assert browser().post(f"/jobs/views/{saved().pk}/burn/").status_code == 404
-    assert browser().post("/jobs/views/", {"name": "x", "for": "speech"}).status_code == 404
-    assert browser().get("/jobs/views/").status_code == 405
+    assert make.browser().post(f"/jobs/views/{saved().pk}/burn/").status_code == 404
+    assert make.browser().post("/jobs/views/", {"name": "x", "for": "speech"}).status_code == 404
+    assert make.browser().get("/jobs/views/").status_code == 405
 
 
 def test_a_refused_view_is_reported_and_the_filters_stay(team):
-    answer = browser().post("/jobs/views/", {"name": " ", "state": "failed"}, follow=True)
+    answer = make.browser().post("/jobs/views/", {"name": " ", "state": "failed"}, follow=True)
 
     assert "a view needs a name" in answer.content.decode()
     assert answer.redirect_chain[-1][0] == "/jobs/?state=failed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.test import Client
 
 from jobs.actions import teams as team_actions
 from jobs.actions.teams import TeamError
@@ -21,14 +20,8 @@ def people():
     make.team("speech", ben=TeamRole.ADMIN)
 
 
-def browser(name):
-    client = Client()
-    client.force_login(make.user(name))
-    return client
-
-
 def give(name, user, role, path=TEAM):
-    return browser(name).post(f"{path}role/", {"user": user, "role": role, "why": "asked by mail"}, follow=True)
+    return make.browser(name).post(f"{path}role/", {"user": user, "role": role, "why": "asked by mail"}, follow=True)
 
 
 def roles(team="pretraining"):
@@ -115,18 +108,18 @@ def test_an_unknown_user_name_is_reported_and_changes_nothing(user):
 
 
 def test_teams_of_others_are_a_404():
-    page = browser("ada").get("/settings/teams/").content.decode()
+    page = make.browser("ada").get("/settings/teams/").content.decode()
 
     assert "pretraining" in page and "speech" not in page
-    assert browser("ada").get("/settings/teams/of/speech/").status_code == 404
+    assert make.browser("ada").get("/settings/teams/of/speech/").status_code == 404
 
 
 def test_creating_a_team_needs_the_permission_and_makes_the_creator_administrator():
     asked = {"name": "vision", "title": "Vision models"}
-    assert browser("ada").post("/settings/teams/add/", asked).status_code == 403
+    assert make.browser("ada").post("/settings/teams/add/", asked).status_code == 403
     make.user("ada").user_permissions.add(Permission.objects.get(codename="add_team"))
 
-    browser("ada").post("/settings/teams/add/", asked)
+    make.browser("ada").post("/settings/teams/add/", asked)
 
     assert roles("vision") == {"ada": "admin"}
     assert list(Event.objects.order_by("id").values_list("type", flat=True)) == ["team.created", "team.role_changed"]
@@ -136,25 +129,25 @@ def test_creating_a_team_needs_the_permission_and_makes_the_creator_administrato
 def test_an_invalid_team_is_refused_with_a_reason(name):
     make.user("ada").user_permissions.add(Permission.objects.get(codename="add_team"))
 
-    answer = browser("ada").post("/settings/teams/add/", {"name": name, "title": ""})
+    answer = make.browser("ada").post("/settings/teams/add/", {"name": name, "title": ""})
 
     assert answer.status_code == 422
     assert Team.objects.count() == 2
 
 
 def test_only_administrators_change_a_team_title():
-    browser("olga").post(f"{TEAM}title/", {"title": "Pretraining of large models"})
+    make.browser("olga").post(f"{TEAM}title/", {"title": "Pretraining of large models"})
 
-    assert browser("ada").post(f"{TEAM}title/", {"title": "mine"}).status_code == 404
+    assert make.browser("ada").post(f"{TEAM}title/", {"title": "mine"}).status_code == 404
     assert Team.objects.get(name="pretraining").title == "Pretraining of large models"
     assert Event.objects.get(type="team.title_changed").detail["from"] == ""
 
 
 def test_members_read_the_team_without_forms():
-    page = browser("ada").get(TEAM).content.decode()
+    page = make.browser("ada").get(TEAM).content.decode()
 
     assert "olga" in page and "Assign a role" not in page and "Changes" not in page
 
 
 def test_the_settings_page_redirects_to_teams(client):
-    assert browser("ada").get("/settings/")["Location"] == "/settings/teams/"
+    assert make.browser("ada").get("/settings/")["Location"] == "/settings/teams/"
