@@ -135,7 +135,7 @@ def crowded_trace(seed, jobs=25):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("policy",), RANKING_POLICIES)
+@pytest.mark.parametrize(("policy",), cases(RANKING_POLICIES, every=2))
 def test_doors_agree_on_jobs_that_are_preempted_by_rank(policy):
     trace = crowded_trace(2)
 
