@@ -25,7 +25,6 @@ from scheduling.backends.opening import open_backend
 from scheduling.loops.turn import run_turn
 from scheduling.models import NodeTest
 from tests import make
-from tests.scheduling.backends.real_slurm import RealSlurm, started_or_skipped
 from tests.failures.make import decide_and_recover_once
 from tests.patience import until
 from tests.scheduling.backends.real_slurm import RealSlurm, started_or_skipped

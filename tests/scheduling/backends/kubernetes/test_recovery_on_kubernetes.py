@@ -25,10 +25,6 @@ from scheduling.backends.base import BackendError
 from scheduling.loops.pod_logs import CopyMemory, copy_logs_once
 from scheduling.loops.turn import run_turn
 from tests import make
-from tests.scheduling.backends.kubernetes.real_kubernetes import pod as foreign_pod
-from tests.scheduling.backends.kubernetes.real_kubernetes import started_or_skipped
-from tests.scheduling.backends.kubernetes.simulated_kubernetes import NAMESPACE, TEMPLATE, open_kubernetes
-from tests.scheduling.backends.kubernetes.test_contract import LEAVE_SILENT_NODES
 from tests.failures.make import decide_and_recover_once
 from tests.patience import until
 from tests.scheduling.backends.kubernetes.real_kubernetes import pod as foreign_pod
