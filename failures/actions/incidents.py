@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +15,6 @@ from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
 from acmeweb.common import live
-from failures.actions import incident_candidates
 from failures.actions.log_read_states import forget_diagnosis_state
 from failures.diagnosis import values as diagnosis_values
 from failures.diagnosis import wording
@@ -25,6 +23,8 @@ from failures.incidents import grouping
 from failures.incidents.grouping import FailureSymptom, IncidentScope
 from failures.models import Decision, DecisionState, Diagnosis, DiagnosisReview, Incident, IncidentState
 from failures.models.incident import IncidentQuerySet
+from failures.queries import incident_candidates
+from failures.queries.diagnose_attempt import FailureCost
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
@@ -113,13 +113,6 @@ def _bundle_in_progress(now: datetime) -> bool:
 
 def postpone_diagnosis(row: Diagnosis, last_error: str, until: datetime) -> None:
     Diagnosis.objects.filter(pk=row.pk, tries=row.tries).update(last_error=last_error[:1000], due_at=until)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureCost:
-    gpus: int
-    ran: timedelta
-    lost: timedelta
 
 
 @transaction.atomic

@@ -6,15 +6,16 @@ Records no events: read positions are not history.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from django.db import models, transaction
 from django.db.models import F, Q
 
-from failures.detection.step_cadence import CadenceState, cadence_to_json
-from failures.detection.training_output import LoggedCheckpoint, LoggedStep
+from failures.detection.step_cadence import cadence_to_json
 from failures.models import LogReadState
+from failures.queries.log_resume import LogFollowResult
+from failures.queries.log_steps import PrintedSteps
 from jobs.actions import progress
 from jobs.actions.retention import delete_batch
 from jobs.core.lifecycle import FAILURE_STATES
@@ -53,17 +54,6 @@ def claim(now: datetime) -> LogReadState | None:
     return LogReadState.objects.select_related("attempt__job__cluster").get(pk=row.pk)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogFollowResult:
-    """The result of reading a growing log; `state` is None if nothing new was read."""
-
-    size: int
-    due_at: datetime
-    read: int = 0
-    seam: bytes = b""
-    state: bytes | None = None
-
-
 def save_diagnosis_position(row: LogReadState, result: LogFollowResult, now: datetime) -> bool:
     """Store the result. False if another worker has claimed the row, or it was deleted after a diagnosis."""
     fields: dict[str, object] = {
@@ -93,18 +83,6 @@ def _claimed_row(row: LogReadState) -> models.QuerySet[LogReadState]:
 
 
 # --- the reader of steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrintedSteps:
-    """What was read from the new lines of a log: the cadence, and the progress that is to be stored."""
-
-    read: int
-    cadence: CadenceState
-    step: LoggedStep | None = None
-    is_late: bool = False  # the step may have been printed long before it was read
-    saved: LoggedCheckpoint | None = None
-    saved_at: datetime | None = None
 
 
 def mark_steps_looked_at(row: LogReadState, now: datetime) -> None:

@@ -22,11 +22,11 @@ from datetime import datetime, timedelta
 from django.db.models import Max, Q
 
 from failures.actions import anomalies as anomaly_actions
-from failures.actions import node_telemetry
 from failures.detection import node_health as detect
 from failures.detection.findings import DetectorFinding, Severity, SymptomType
 from failures.detection.node_health import NodeTelemetryWindow
 from failures.models import Anomaly
+from failures.queries import node_telemetry
 from failures.queries.node_history import history_by_node
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import USABLE_NODE_STATES

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from failures.actions.incidents import FailureCost
 from failures.diagnosis import classify, engine, unpacking
 from failures.diagnosis.compress import LogCompressor, format_row
 from failures.diagnosis.following import LogFollower
@@ -30,6 +29,13 @@ MAX_COMPRESSED_BYTES = 64 << 20  # of a longer log only the end is bundled; the 
 READ_SECONDS = 20.0  # well below the time limit of a task
 TAIL_SECONDS = 5.0  # of these, for the end of a log that was not read in time
 TAIL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureCost:
+    gpus: int
+    ran: timedelta
+    lost: timedelta
 
 
 class ReadBudget:

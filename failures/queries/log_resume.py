@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from failures.actions.log_read_states import LogFollowResult
 from failures.diagnosis import unpacking
 from failures.diagnosis.following import LogFollower, restore_follower
 from failures.models import LogReadState
@@ -29,6 +28,17 @@ class FollowPace:
 
 
 DEFAULT_FOLLOW_PACE = FollowPace()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFollowResult:
+    """The result of reading a growing log; `state` is None if nothing new was read."""
+
+    size: int
+    due_at: datetime
+    read: int = 0
+    seam: bytes = b""
+    state: bytes | None = None
 
 
 def resume_follower(attempt: Attempt, log: LogStream) -> tuple[LogFollower, int] | None:

@@ -8,15 +8,14 @@ unsaved work is never understated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db.models import F, Q
 
-from failures.actions.log_read_states import PrintedSteps
 from failures.detection import training_output
 from failures.detection.step_cadence import CadenceState, cadence_from_json, update_cadence
-from failures.detection.training_output import TrainingOutput
+from failures.detection.training_output import LoggedCheckpoint, LoggedStep, TrainingOutput
 from failures.models import LogReadState
 from failures.queries.monitored_attempts import running_trainings, without_reports
 from jobs.core.hostlist import BadHostlist, expand
@@ -28,6 +27,18 @@ READ_INTERVAL = timedelta(seconds=14)  # with a turn every 5 s, each log is read
 MAX_READ_BYTES = 1 << 20  # per read; of more new lines only the newest are read
 FIRST_READ_BYTES = 64 << 10  # for the first read of a log
 LATE_FIRST_READ = timedelta(minutes=1)  # an attempt first read later than this may have completed steps long before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedSteps:
+    """What was read from the new lines of a log: the cadence, and the progress that is to be stored."""
+
+    read: int
+    cadence: CadenceState
+    step: LoggedStep | None = None
+    is_late: bool = False  # the step may have been printed long before it was read
+    saved: LoggedCheckpoint | None = None
+    saved_at: datetime | None = None
 
 
 def attempts_to_read(now: datetime) -> list[Attempt]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from failures.actions import node_telemetry
 from failures.detection.findings import Severity
 from failures.detection.node_health import LEMON_TEXT, fault_evidence
 from failures.incidents import circumstances
 from failures.incidents.circumstances import END_STATE_CAUSES, NodeStateChange
 from failures.incidents.grouping import NODE_CAUSES
 from failures.models import Anomaly
+from failures.queries import node_telemetry
 from failures.recovery.rules.values import NodeEvidence
 from jobs.models import Attempt, Event, Node
 

@@ -8,14 +8,15 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from acmeweb.common import live
-from jobs.actions import drain_impact, journal
+from jobs.actions import journal
 from jobs.actions import nodes as node_actions
-from jobs.actions.drain_impact import MaintenanceImpact
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core.hostlist import BadHostlist, expand
 from jobs.models import Cluster, ClusterMode, DrainMode, Maintenance, Node
 from jobs.models.maintenance import DEFAULT_RUN_TIME
+from jobs.queries import drain_impact
+from jobs.queries.drain_impact import MaintenanceImpact
 
 MAINTENANCE = Author(by="maintenance")
 MAX_MAINTENANCE_DURATION = timedelta(days=366)

@@ -12,7 +12,6 @@ from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquer
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 
-from jobs.actions import drain_impact
 from jobs.actions import nodes as node_actions
 from jobs.admin import formatting
 from jobs.admin.event import EventInline, EventsLinkMixin
@@ -21,6 +20,7 @@ from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, c
 from jobs.core.slurm_notation import format_memory
 from jobs.models import Allocation, Attempt, Cluster, ClusterMode, DrainMode, Node, clock
 from jobs.models.cluster import CONNECTION_FIELDS, TOKEN_FIELDS, token_paths
+from jobs.queries import drain_impact
 
 
 class ClusterAdminForm(forms.ModelForm):

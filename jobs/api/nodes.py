@@ -10,7 +10,6 @@ from django.db.models import Count, QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
-from jobs.actions import drain_impact
 from jobs.actions import nodes as node_actions
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
@@ -18,7 +17,7 @@ from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.core import parsing
 from jobs.core.lifecycle import NodeState
 from jobs.models import Allocation, ClusterCommand, ClusterCommandKind, DrainMode, Event, Node, TokenScope, clock
-from jobs.queries import keyset
+from jobs.queries import drain_impact, keyset
 from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,

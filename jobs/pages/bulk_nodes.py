@@ -12,13 +12,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
-from jobs.actions import drain_impact
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.models import ClusterMode, DrainMode, Node, clock
 from jobs.pages.nodes import DRAIN_MODE_CHOICES, drain_affected_jobs, visible_job_ids
+from jobs.queries import drain_impact
 from jobs.web.page import posted_text
 
 MAX_NODES = 500  # per request; each node takes a transaction of its own

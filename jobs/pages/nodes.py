@@ -13,9 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
-from jobs.actions import drain_impact
 from jobs.actions import nodes as node_actions
-from jobs.actions.drain_impact import AffectedJob
 from jobs.actions.journal import Author
 from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
@@ -34,6 +32,8 @@ from jobs.models import (
     clock,
 )
 from jobs.models.permissions import Caller
+from jobs.queries import drain_impact
+from jobs.queries.drain_impact import AffectedJob
 from jobs.queries.node_month import node_month
 from jobs.web.page import MAX_EVENTS, posted_text, render_page
 

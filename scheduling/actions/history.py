@@ -17,8 +17,8 @@ from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.history import SchedulingHistory
 from scheduling.models import LearnedRunTime, RunTimeModel, TrainedTrees
 from scheduling.models.history import ATTEMPT_TIMES, DECAYED_ATTEMPT, EndedJob, decay_rate, jobs_in_order_of_ends
-from scheduling.models.predictions import add_predictions, predict_run_times
 from scheduling.models.run_time_trees import KEPT_VERSIONS
+from scheduling.queries.predictions import add_predictions, predict_run_times
 
 COUNT_BATCH = 5_000
 LEARN_BATCH = 1_000

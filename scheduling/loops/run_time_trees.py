@@ -23,8 +23,8 @@ from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.models import RunTimeModel, TrainedTrees
 from scheduling.models.history import EndedJob
-from scheduling.models.predictions import job_features
 from scheduling.queries import history
+from scheduling.queries.predictions import job_features
 
 
 def train_trees_once(cluster: Cluster, now: datetime, min_jobs: int = MIN_TRAINING_JOBS) -> bool:

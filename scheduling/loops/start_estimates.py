@@ -23,8 +23,8 @@ from scheduling.actions import estimates as estimate_actions
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast
-from scheduling.models.predictions import with_predictions
 from scheduling.queries import deadline_forecasts, snapshot
+from scheduling.queries.predictions import with_predictions
 from scheduling.whatif.replay.start_estimates import start_estimates
 from scheduling.whatif.replay.timed_runs import without_gc
 

@@ -14,13 +14,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs.actions import drain_impact
 from jobs.actions import maintenance as maintenance_actions
-from jobs.actions.drain_impact import AffectedJob, MaintenanceImpact
 from jobs.actions.journal import Author
 from jobs.actions.maintenance import MaintenanceError
 from jobs.core.slurm_notation import format_count
 from jobs.models import Cluster, Event, Job, Maintenance, clock
+from jobs.queries import drain_impact
+from jobs.queries.drain_impact import AffectedJob, MaintenanceImpact
 from jobs.web.page import MAX_EVENTS, posted_text
 from scheduling.engine.blockers import capitalize_first
 from scheduling.engine.run_time_estimates import predicted_end

@@ -17,13 +17,13 @@ from django.views.decorators.http import require_safe
 from jobs.core.lifecycle import JobKind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team, clock
 from jobs.web.page import PageQuery, render_page, requested_cluster
-from scheduling.actions import policies as policy_actions
 from scheduling.core.ordering_figures import prediction_error_text
 from scheduling.core.policy_choice import PolicyChoice, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
 from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.models import RunTimeModel
 from scheduling.pages import maintenance
+from scheduling.queries import policy_choices
 from scheduling.queries.queue_order import QueueState, queue_states, queue_view
 
 MAX_CHANGES_SHOWN = 20
@@ -47,7 +47,7 @@ def queue(request: HttpRequest) -> HttpResponse:
         "bars": cache(lambda: _quota_bars(request, cluster, state())),
         "drains": cache(lambda: _drained_nodes(cluster)),
         "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
-        "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
+        "choice": cache(lambda: _policy_summary(policy_choices.current_policy_choice(cluster))),
         "predictions": cache(lambda: _prediction_errors(cluster)),
         "changes": cache(lambda: list(_changes(cluster))),
         "may_operate": request.user.has_perm(OPERATE_PERMISSION),
@@ -86,7 +86,7 @@ def _quota_bars(request: HttpRequest, cluster: Cluster, state: QueueState) -> li
 
 
 def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
-    choice = policy_actions.current_policy_choice(cluster)
+    choice = policy_choices.current_policy_choice(cluster)
     try:
         return full_settings(choice).reserve if choice.is_acme else frozenset()
     except InvalidPolicySettings:

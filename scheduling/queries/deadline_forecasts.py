@@ -19,8 +19,8 @@ from scheduling.core.distributions import Distribution
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.history import SchedulingHistory
 from scheduling.models import EstimateOutcome
-from scheduling.models.predictions import predict_run_times
 from scheduling.queries import snapshot
+from scheduling.queries.predictions import predict_run_times
 from scheduling.whatif.replay.start_estimates import StartEstimate
 
 MAX_PAST_WAITS = 5_000

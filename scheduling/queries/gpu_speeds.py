@@ -14,7 +14,7 @@ from jobs.models import Cluster, Job
 from scheduling.engine.cluster import WaitingJob
 from scheduling.engine.gpu_speeds import GpuSpeeds, SpeedEntry, SpeedScope, SpeedSource
 from scheduling.models import GpuSpeed
-from scheduling.models.measured_speeds import ByModel, measure_speeds
+from scheduling.queries.measured_speeds import ByModel, measure_speeds
 
 MAX_SCOPES = 500  # names that are looked up at once; the jobs of others have no measured speeds in this turn
 MAX_AGE_S = 60.0

@@ -33,9 +33,9 @@ from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, liv
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
-from scheduling.models.predictions import with_predictions
 from scheduling.power.reads.budgets import add_job_power
 from scheduling.queries import deadline_forecasts, snapshot
+from scheduling.queries.predictions import with_predictions
 from scheduling.queries.queue_order import queue_states
 from scheduling.queries.wait_explanation import past_error
 from scheduling.whatif.replay.start_estimates import MAX_DRAWS, MIN_DRAWS, StartEstimate, start_estimates

@@ -20,8 +20,8 @@ from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
 from scheduling.engine.why import explain_wait
 from scheduling.models import Estimate, EstimateError, EstimateLead, Forecast
-from scheduling.models.predictions import with_predictions
 from scheduling.queries import snapshot
+from scheduling.queries.predictions import with_predictions
 
 MAX_SNAPSHOT_AGE_S = 10.0
 

@@ -28,11 +28,11 @@ from jobs.rest.shapes import (
     text_field,
 )
 from jobs.rest.throttle import PerUserThrottle
-from scheduling.actions.policies import current_policy_choice
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.cluster import WaitingJob
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
+from scheduling.queries.policy_choices import current_policy_choice
 from scheduling.queries.submission_preview import PreviewThrottle
 from scheduling.whatif.comparison.queue_changes import JobChange
 from scheduling.whatif.reads.policy_preview import PolicyPreview, preview_policy

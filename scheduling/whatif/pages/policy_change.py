@@ -31,6 +31,7 @@ from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import AcmeSettings
+from scheduling.queries.policy_choices import checked_differences, current_policy_choice
 from scheduling.queries.submission_preview import PreviewThrottle
 from scheduling.whatif.comparison.queue_changes import JobChange, QueueChanges
 from scheduling.whatif.pages.replay_form import replay_link
@@ -102,7 +103,7 @@ class PolicyForm(forms.Form):
 def policy(request: HttpRequest, cluster: str) -> HttpResponse:
     """Show the changes to the policy and what they do to the queue, then apply them once the user has confirmed."""
     row = get_object_or_404(Cluster, name=cluster)
-    current = policy_actions.current_policy_choice(row)
+    current = current_policy_choice(row)
     form = PolicyForm(request.POST or None, initial=PolicyForm.initial_values(current))
     context: dict[str, Any] = {}
     if request.method == "POST" and form.is_valid():
@@ -175,7 +176,7 @@ class ChangedJob:
 def _preview_context(request: HttpRequest, row: Cluster, choice: PolicyChoice, current: PolicyChoice) -> dict[str, Any]:
     throttle = PreviewThrottle()
     context: dict[str, Any] = {
-        "differences": policy_actions.checked_differences(row, choice),
+        "differences": checked_differences(row, choice),
         "replay_url": replay_link(row.name, [choice.policy, current.policy], choice),
     }
     if not context["differences"]:

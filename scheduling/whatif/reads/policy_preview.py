@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from jobs.models import Cluster, ClusterMode, clock
-from scheduling.actions.policies import checked_differences, current_policy_choice
 from scheduling.core.policy_choice import PolicyChoice, PolicyDifference
 from scheduling.engine.cluster import ClusterSnapshot
 from scheduling.engine.policies import rules_factory
-from scheduling.models.predictions import with_predictions
+from scheduling.queries.policy_choices import checked_differences, current_policy_choice
+from scheduling.queries.predictions import with_predictions
 from scheduling.queries.queue_order import QueueOrder, queue_order
 from scheduling.queries.submission_preview import MAX_ESTIMATED_JOBS, preview_estimates
 from scheduling.queries.wait_explanation import snapshot_cache

@@ -15,7 +15,6 @@ from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Event, Job, Node, Progress, clock
 from scheduling.actions import gpu_speeds as speed_actions
-from scheduling.actions.policies import check_for_cluster
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.gpu_speeds import SpeedScope
 from scheduling.engine.policies import LIVE_POLICIES
@@ -23,8 +22,9 @@ from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import GpuSpeed, LearnedRunTime
-from scheduling.models.measured_speeds import measure_speeds
 from scheduling.queries import snapshot
+from scheduling.queries.measured_speeds import measure_speeds
+from scheduling.queries.policy_choices import check_for_cluster
 from tests import make
 from tests.jobs.api import api_make
 from tests.jobs.api.api_make import Caller

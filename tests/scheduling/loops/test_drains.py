@@ -4,12 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from jobs.actions import drain_impact, journal, progress
 from jobs.actions import jobs as job_actions
+from jobs.actions import journal, progress
 from jobs.actions import nodes as node_actions
 from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Node, clock
+from jobs.queries import drain_impact
 from scheduling.loops.commands.send import send_commands_once
 from scheduling.loops.drains import evict, evict_from_drained_nodes_once
 from scheduling.loops.observe.sync import sync_cluster_once

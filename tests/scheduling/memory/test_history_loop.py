@@ -10,14 +10,15 @@ from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, Job, clock
 from scheduling.actions import history as history_actions
-from scheduling.actions.policies import current_policy_choice, set_policy_choice
+from scheduling.actions.policies import set_policy_choice
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.policies import InvalidPolicySettings, configured_policy
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
-from scheduling.models.predictions import with_predictions
 from scheduling.queries import history, snapshot
+from scheduling.queries.policy_choices import current_policy_choice
+from scheduling.queries.predictions import with_predictions
 from tests import make
 
 HOUR = timedelta(hours=1)

@@ -7,7 +7,6 @@ import pytest
 
 from jobs.models import Attempt, Job, clock
 from scheduling.actions import history as history_actions
-from scheduling.actions.policies import check_for_cluster
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.policies import InvalidPolicySettings, configured_policy
 from scheduling.loops.history import remember_ended_once
@@ -16,6 +15,7 @@ from scheduling.loops.schedule import schedule_once
 from scheduling.models import TrainedTrees
 from scheduling.models.run_time_trees import usable_trees
 from scheduling.queries import snapshot
+from scheduling.queries.policy_choices import check_for_cluster
 from tests import make
 
 HOUR = timedelta(hours=1)

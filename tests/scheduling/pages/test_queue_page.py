@@ -18,6 +18,7 @@ from scheduling.core.quotas import accounts, quota_uses
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob, WaitingJob
 from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.models import RunTimeModel, TrainedTrees
+from scheduling.queries.policy_choices import current_policy_choice
 from scheduling.queries.queue_order import queue_order, queue_states, queue_view
 from tests import make
 from tests.page_text import page_text
@@ -241,7 +242,7 @@ def test_policy_change_is_previewed_and_applied_after_confirmation():
 
     shown = text(olga.post("/queue/seren/policy/", ASKED))
     before = Cluster.objects.get()
-    mark = policy_actions.current_policy_choice(before).mark
+    mark = current_policy_choice(before).mark
     done = olga.post("/queue/seren/policy/", ASKED | {"confirm": mark}, follow=True)
 
     assert "<del>fifo</del>" in shown and "<ins>sjf</ins>" in shown and mark in shown
@@ -256,7 +257,7 @@ def test_policy_change_is_previewed_and_applied_after_confirmation():
 
 def test_confirmation_on_an_outdated_page_changes_nothing():
     olga = operator()
-    mark = policy_actions.current_policy_choice(Cluster.objects.get()).mark
+    mark = current_policy_choice(Cluster.objects.get()).mark
     make.cluster(placement="spread")
 
     answer = text(olga.post("/queue/seren/policy/", ASKED | {"confirm": mark}))
@@ -268,7 +269,7 @@ def test_confirmation_on_an_outdated_page_changes_nothing():
 
 def test_concurrent_policy_change_is_detected_by_the_database():
     cluster = Cluster.objects.get()
-    before = policy_actions.current_policy_choice(cluster)
+    before = current_policy_choice(cluster)
     make.cluster(placement="spread")
 
     with pytest.raises(policy_actions.PolicyChangedConcurrently):
@@ -318,7 +319,7 @@ def test_explicit_default_is_not_a_change():
         policy_actions.set_policy_choice(
             Cluster.objects.get(),
             PolicyChoice(policy="acme", placement="consolidate", settings=words),
-            before=policy_actions.current_policy_choice(Cluster.objects.get()),
+            before=current_policy_choice(Cluster.objects.get()),
             author=make.author(),
             why="x",
         )

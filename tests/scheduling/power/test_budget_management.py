@@ -7,12 +7,12 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from jobs.models import Cluster, Event, Node, clock
-from scheduling.actions.policies import check_for_cluster
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import PowerBudget
+from scheduling.queries.policy_choices import check_for_cluster
 from tests import make
 from tests.jobs.api import api_make
 from tests.jobs.api.api_make import Caller
