@@ -140,8 +140,10 @@ class KubernetesCluster(StormCluster):
         return sorted(node["metadata"]["name"] for node in answer["items"]) if answer else []
 
     def delete_node(self, node: str) -> bool:
-        """Delete the object of a node. Its pods are removed, and its kubelet does not come back by itself."""
+        """Delete the object of a node. Its pods are removed, and its kubelet does not come back by itself. A
+        program that ends before its kubelet learns this has nobody to report its exit code to."""
         self._note_pods_on(node)
+        self.out_of_sight |= self._attempts_on(node)
         return self._call("DELETE", f"/api/v1/nodes/{node}") is not None
 
     def lose_machine(self, node: str) -> bool:
