@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import loader
 
 from jobs.logs.storage import StorageUnresponsive
-from jobs.rest.errors import UNAVAILABLE_RETRY_S, DatabaseUnavailable, to_api_exception
+from jobs.rest.errors import DATABASE_UNAVAILABLE, UNAVAILABLE_RETRY_S, RequestFailed, to_api_exception
 
 SERVER_ERROR_MESSAGE = "Internal server error. Nothing was changed. The server log has details under the X-Request-ID."
 
@@ -35,4 +35,6 @@ def _unavailable_message(error: object) -> str:
     if isinstance(error, StorageUnresponsive):
         return str(error)
     refusal = to_api_exception(error) if isinstance(error, Exception) else None
-    return refusal.default_detail if isinstance(refusal, DatabaseUnavailable) else DatabaseUnavailable.default_detail
+    if isinstance(refusal, RequestFailed) and refusal.status_code == 503:
+        return str(refusal.detail)
+    return DATABASE_UNAVAILABLE

@@ -31,7 +31,7 @@ from failures.models import (
 from failures.recovery import decisions
 from jobs.admin import formatting
 from jobs.admin.record import IsOpenFilter, RecordAdmin
-from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, AdminActionsMixin, count_text
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, count_text
 from jobs.models import clock
 
 
@@ -44,10 +44,7 @@ def _correct(row: Diagnosis, inputs: AdminActionInput) -> None:
 
 
 def _review_diagnosis(row: Diagnosis, root_cause: str, inputs: AdminActionInput) -> None:
-    try:
-        decisions.correct_diagnosis(row, root_cause, author=inputs.author, now=clock.now(), note=inputs.why)
-    except incident_actions.FailureStateConflict as conflict:
-        raise AdminActionRefused(str(conflict)) from None
+    decisions.correct_diagnosis(row, root_cause, author=inputs.author, now=clock.now(), note=inputs.why)
 
 
 def _resolve(row: Incident, inputs: AdminActionInput) -> None:
@@ -59,10 +56,7 @@ def _acknowledge(row: Incident, inputs: AdminActionInput) -> None:
 
 
 def _apply_verb(act: Any, row: Incident, inputs: AdminActionInput) -> None:
-    try:
-        act(row, author=inputs.author, now=clock.now(), why=inputs.why)
-    except incident_actions.FailureStateConflict as conflict:
-        raise AdminActionRefused(str(conflict)) from None
+    act(row, author=inputs.author, now=clock.now(), why=inputs.why)
 
 
 def _confirm_effect(rows: Sequence[Diagnosis]) -> str:

@@ -21,6 +21,7 @@ import pytest
 from acme_client import script, table
 from rest_framework.exceptions import APIException
 
+from acmeweb.common.errors import InvalidField, MalformedResponse
 from failures.agent import answers
 from failures.agent import masking as agent_masking
 from failures.detection import stacks, step_cadence, training_output
@@ -35,7 +36,6 @@ from jobs.core import display_text, hostlist, masking, parsing, slurm_notation, 
 from jobs.core.request_fields import REQUEST_FIELDS
 from jobs.logs import job_log, log_search
 from jobs.rest import json_body
-from jobs.rest.errors import InvalidRequestField
 from jobs.traces import cells, rows
 from jobs.web import job_forms
 from scheduling.backends import dialect, telemetry
@@ -117,7 +117,7 @@ def field(name: str) -> Callable[[str], object]:
 
 SHAPE = spec.ClusterShape(name="seren", nodes=(spec.NodeShape(count=4, gpus=8, cpus=64, memory_mb=1 << 20),))
 # A refusal is a valid result; any other exception fails the test
-REFUSALS = (ValueError, APIException, InvalidRequestField, answers.MalformedAnswer)
+REFUSALS = (ValueError, APIException, InvalidField, MalformedResponse)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 

@@ -18,10 +18,10 @@ from django.conf import settings
 from rest_framework.exceptions import APIException
 
 from acmeweb.batching.asgi_batching import BatchableRequest, BatchingMiddleware, BatchResponse, BatchWriter
+from acmeweb.common.errors import InvalidField
 from jobs.actions import progress
 from jobs.actions.progress import HeartbeatResult, HeartbeatRows
 from jobs.api.progress import ProgressReport, parse_report
-from jobs.core.parsing import InvalidField
 from jobs.rest import json_body
 
 WriteHeartbeats = Callable[[Mapping[str, HeartbeatRows]], Mapping[str, HeartbeatResult]]

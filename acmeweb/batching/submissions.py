@@ -15,11 +15,11 @@ from rest_framework.exceptions import APIException
 
 from acmeweb.auth import api_authentication
 from acmeweb.batching.asgi_batching import BatchableRequest, BatchingMiddleware, BatchResponse, BatchWriter
+from acmeweb.common.errors import InvalidField
 from jobs.actions import progress
 from jobs.actions.journal import Author
 from jobs.api import submit_batch
 from jobs.api.submit_batch import BatchSubmission, SubmissionReply
-from jobs.core.parsing import InvalidField
 from jobs.models import Token
 from jobs.rest import idempotency, json_body
 from jobs.rest.idempotency import IdempotentRequest

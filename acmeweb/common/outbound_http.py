@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpcore
 import httpx
 
+from acmeweb.common.errors import InvalidInput
 from acmeweb.common.http_client import (
     DeadlineTransport,
     RequestDeadline,
@@ -29,11 +30,7 @@ CALL_TIMEOUT_S = 10.0  # for a whole call, however slowly the receiver answers
 RESOLVE_TIMEOUT_S = 5.0
 
 
-class ForbiddenUrl(ValueError):
-    """A URL that must not be called. The message is a sentence without its subject, to follow a field's name."""
-
-
-CALL_ERRORS = (ForbiddenUrl, httpx.HTTPError, httpx.InvalidURL, OSError)
+CALL_ERRORS = (InvalidInput, httpx.HTTPError, httpx.InvalidURL, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +42,15 @@ class UrlTarget:
 
 
 def check_url(url: str, allowed: Iterable[Network] = (), resolve: Resolve = resolve) -> UrlTarget:
-    """Return the target of a URL that may be called now, or raise ForbiddenUrl."""
+    """Return the target of a URL that may be called now, or raise InvalidInput."""
     target, networks = _parse_url(url), tuple(allowed)
     prepare_call()
     try:
         addresses = resolve_in_time(resolve, target.host, target.port, RESOLVE_TIMEOUT_S)
     except (httpcore.ConnectError, httpcore.ConnectTimeout):
-        raise ForbiddenUrl(f"has the host {target.host[:100]}, which cannot be resolved") from None
+        raise InvalidInput(f"has the host {target.host[:100]}, which cannot be resolved") from None
     if not addresses:
-        raise ForbiddenUrl(f"has the host {target.host[:100]}, which has no address")
+        raise InvalidInput(f"has the host {target.host[:100]}, which has no address")
     for address in addresses:
         _check_address(target.host, address, networks)
     return target
@@ -64,15 +61,15 @@ def _parse_url(url: str) -> UrlTarget:
         parts, called = urlsplit(url), httpx.URL(url)
         port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
     except (ValueError, httpx.InvalidURL):
-        raise ForbiddenUrl("is not a URL") from None
+        raise InvalidInput("is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ForbiddenUrl("is not a URL that starts with https:// or http://")
+        raise InvalidInput("is not a URL that starts with https:// or http://")
     if parts.username is not None or parts.password is not None:
-        raise ForbiddenUrl("contains a user name or a password, which would appear in logs")
+        raise InvalidInput("contains a user name or a password, which would appear in logs")
     if called.host != parts.hostname or called.port not in (parts.port, None):
-        raise ForbiddenUrl("has an ambiguous host; write it in plain letters and digits")
+        raise InvalidInput("has an ambiguous host; write it in plain letters and digits")
     if port == 0:
-        raise ForbiddenUrl("has port 0, which is not a valid port")
+        raise InvalidInput("has port 0, which is not a valid port")
     # Internationalized names are encoded
     return UrlTarget(host=called.raw_host.decode("ascii"), port=port)
 
@@ -82,7 +79,7 @@ def _check_address(host: str, text: str, networks: Sequence[Network]) -> None:
     if address not in METADATA_ADDRESSES and any(address in network for network in networks):
         return
     if address in METADATA_ADDRESSES or not address.is_global or address.is_multicast:
-        raise ForbiddenUrl(f"leads to {address} ({host[:100]}), which is not a public address")
+        raise InvalidInput(f"leads to {address} ({host[:100]}), which is not a public address")
 
 
 def post(

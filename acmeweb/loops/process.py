@@ -27,10 +27,10 @@ from types import TracebackType
 from django.db import Error, connection
 
 from acmeweb.common.env import ROOT
+from acmeweb.common.errors import TimeLimitExceeded
 from acmeweb.common.wakeups import WakeupListener
 from acmeweb.loops.table import GROUPS, LoopGroup, PeriodicLoop
 from acmeweb.startup import discard_connections
-from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import ClaimedLoop, Cluster, Loop, LoopFailure, LoopTimes, clock
 
 log = logging.getLogger(__name__)

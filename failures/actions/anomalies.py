@@ -11,7 +11,8 @@ from typing import Any
 from django.db import transaction
 
 from acmeweb.common import live
-from failures.actions.incidents import FailureStateConflict, find_or_open_incident, resolve, sanitize_for_storage
+from acmeweb.common.errors import StateConflict
+from failures.actions.incidents import find_or_open_incident, resolve, sanitize_for_storage
 from failures.detection.findings import DetectorFinding, Severity
 from failures.diagnosis.values import FailureCategory
 from failures.incidents.grouping import FailureSymptom, IncidentScope
@@ -101,7 +102,7 @@ def end_anomaly(anomaly: Anomaly, why: str, at: datetime, now: datetime) -> bool
     _record_event("anomaly.ended", anomaly, why=why, detail={"anomaly": anomaly.pk})
     decisions.expire_anomaly_proposals(anomaly, why, now)
     if anomaly.incident is not None and _incident_is_idle(anomaly.incident):
-        with suppress(FailureStateConflict):  # a user was faster
+        with suppress(StateConflict):  # a user was faster
             resolve(anomaly.incident, author=DETECTOR_AUTHOR, now=now, why=why)
     _publish_change(anomaly)
     return True

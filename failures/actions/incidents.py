@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
 from acmeweb.common import live
+from acmeweb.common.errors import ClaimLost, StateConflict
 from failures.actions.log_read_states import forget_diagnosis_state
 from failures.diagnosis import values as diagnosis_values
 from failures.diagnosis import wording
@@ -30,7 +31,6 @@ from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_recovery
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, State
-from jobs.core.turn_errors import SkipsRow
 from jobs.models import Attempt, Job, Node
 
 DIAGNOSIS_AUTHOR = Author(by="diagnosis")
@@ -51,10 +51,6 @@ UNSTARTED_STATES = (
 )
 SYMPTOM_CONFIDENCE = 0.9  # measured: no step for three times the longest usual interval
 INCIDENT_LOCK_KEY = 0x0E11  # class id of the lock per cluster, for pg_advisory_xact_lock
-
-
-class FailureStateConflict(SkipsRow):
-    """The row was changed by another user or worker; the message says how."""
 
 
 # --- work of the loops
@@ -134,7 +130,7 @@ def record_verdict(
     # The bundle is separate work with its own tries, due immediately
     fields |= {"judged_at": now, "tries": 0, "due_at": now}
     if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
-        raise FailureStateConflict(f"{row.attempt} was diagnosed by another worker")
+        raise ClaimLost(f"{row.attempt} was diagnosed by another worker")
     for name, value in fields.items():  # update the instance without another query
         setattr(row, name, value)
     _update_attempt_cause(row, DIAGNOSIS_AUTHOR)
@@ -364,14 +360,14 @@ def _resolve_all(incidents: IncidentQuerySet, why: str, now: datetime) -> int:
         try:
             resolve(incident, author=DIAGNOSIS_AUTHOR, now=now, why=why)
             resolved += 1
-        except FailureStateConflict:
+        except StateConflict:
             continue  # a user was faster
     return resolved
 
 
-def _incident_conflict(incident: Incident, target_state: str) -> FailureStateConflict:
+def _incident_conflict(incident: Incident, target_state: str) -> StateConflict:
     incident.refresh_from_db()
-    return FailureStateConflict(f"{incident} cannot be {target_state} because it is already {incident.state}")
+    return StateConflict(f"{incident} cannot be {target_state} because it is already {incident.state}")
 
 
 def _record_incident_event(what: str, author: Author, incident: Incident, state: str, why: str) -> None:
@@ -403,7 +399,7 @@ def correct_verdict(row: Diagnosis, root_cause: str, *, author: Author, now: dat
 def _record_review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str) -> None:
     row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
     if row.judged_at is None:
-        raise FailureStateConflict(f"{row.attempt} is not diagnosed yet")
+        raise StateConflict(f"{row.attempt} is not diagnosed yet")
     before, label = row.root_cause, LABELS[root_cause]
     review = DiagnosisReview.CONFIRMED if root_cause == row.engine_root_cause else DiagnosisReview.CORRECTED
     fields: dict[str, Any] = {

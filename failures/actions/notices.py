@@ -12,11 +12,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, F, Q, SmallIntegerField, When
 
 from acmeweb.common import outbound_http
+from acmeweb.common.errors import InvalidField, InvalidInput
 from acmeweb.common.special_addresses import Network
 from failures.models import Channel, Notice
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.core.spec import InvalidField
 
 LEASE = timedelta(seconds=60)
 MIN_MESSAGE_INTERVAL = timedelta(seconds=30)  # between two messages about one incident, to combine bursts
@@ -57,7 +57,7 @@ def _validate_target(kind: str, target: str, allowed: tuple[Network, ...]) -> No
         return
     try:
         outbound_http.check_url(target, allowed)
-    except outbound_http.ForbiddenUrl as error:
+    except InvalidInput as error:
         raise InvalidField("target", str(error)) from None
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from django.db import transaction
 
 from acmeweb.common import live
-from failures.actions.incidents import FailureStateConflict, sanitize_for_storage
+from acmeweb.common.errors import StateConflict
+from failures.actions.incidents import sanitize_for_storage
 from failures.agent.answers import VoteResult
 from failures.learning.embedding import EMBEDDING_VERSION, Vector
 from failures.learning.rule_proposals import RuleProposal, RuleReplay
@@ -108,9 +109,9 @@ def record_opinion(row: Diagnosis, outcome: VoteResult, now: datetime) -> None:
     live.publish_on_commit("failures", f"job:{row.attempt.job.public_id}")
 
 
-def _rule_conflict(rule: LearnedRule, target_state: str) -> FailureStateConflict:
+def _rule_conflict(rule: LearnedRule, target_state: str) -> StateConflict:
     rule.refresh_from_db()
-    return FailureStateConflict(f"{rule} cannot be {target_state} because it is already {rule.state}")
+    return StateConflict(f"{rule} cannot be {target_state} because it is already {rule.state}")
 
 
 def _record_event(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from acmeweb.common.errors import MalformedResponse
 from failures.diagnosis.labels import LABELS, UNKNOWN
 
 CAUSES = tuple(LABELS)
@@ -51,10 +52,6 @@ FILTER_SCHEMA: dict[str, Any] = {
 }
 
 
-class MalformedAnswer(ValueError):
-    """The answer does not fit the schema. The message is a sentence for the user."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelVote:
     root_cause: str
@@ -80,9 +77,9 @@ def parse_json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(words)
     except (ValueError, RecursionError):
-        raise MalformedAnswer("The answer is not valid JSON.") from None
+        raise MalformedResponse("The answer is not valid JSON.") from None
     if not isinstance(value, dict):
-        raise MalformedAnswer("The answer is not a JSON object.")
+        raise MalformedResponse("The answer is not a JSON object.")
     return value
 
 
@@ -90,13 +87,13 @@ def parse_vote(text: str, shown: frozenset[int]) -> ModelVote:
     value = parse_json_object(text)
     cause, lines, why = value.get("root_cause"), value.get("lines"), value.get("why")
     if cause not in LABELS:
-        raise MalformedAnswer("root_cause: the answer names a cause that is not in the list.")
+        raise MalformedResponse("root_cause: the answer names a cause that is not in the list.")
     if not isinstance(lines, list) or not all(type(line) is int for line in lines):
-        raise MalformedAnswer("lines: the answer does not cite lines by number.")
+        raise MalformedResponse("lines: the answer does not cite lines by number.")
     if unknown := [line for line in lines if line not in shown]:
-        raise MalformedAnswer(f"lines: line {unknown[0]} was not sent to the model.")
+        raise MalformedResponse(f"lines: line {unknown[0]} was not sent to the model.")
     if cause != UNKNOWN and not lines:
-        raise MalformedAnswer("lines: the answer names a cause but cites no line.")
+        raise MalformedResponse("lines: the answer names a cause but cites no line.")
     words = why if isinstance(why, str) else ""
     plain = "".join(letter if letter.isprintable() else " " for letter in words)[:MAX_WHY_CHARS]
     return ModelVote(root_cause=cause, lines=tuple(dict.fromkeys(lines))[:MAX_CITED_LINES], why=plain)
@@ -120,6 +117,6 @@ def parse_filter_rules(text: str) -> tuple[tuple[str, str], ...]:
     """(pattern, example) of each filter rule. They are not checked here but by `rule_proposals.filter_error`."""
     rules = parse_json_object(text).get("rules")
     if not isinstance(rules, list):
-        raise MalformedAnswer("rules: the answer has no list of rules.")
+        raise MalformedResponse("rules: the answer has no list of rules.")
     pairs = [(rule.get("pattern"), rule.get("example")) for rule in rules[:12] if isinstance(rule, dict)]
     return tuple((p[:300], e[:600]) for p, e in pairs if isinstance(p, str) and isinstance(e, str) and p and e)

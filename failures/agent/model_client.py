@@ -16,8 +16,9 @@ from typing import Any
 
 import httpx
 
+from acmeweb.common.errors import MalformedResponse
 from failures.agent import answers, masking, prompts
-from failures.agent.answers import MalformedAnswer, ModelVote, VoteResult
+from failures.agent.answers import ModelVote, VoteResult
 from failures.agent.prompts import Precedent
 
 MAX_RESPONSE_BYTES = 256 << 10
@@ -107,7 +108,7 @@ class Agent:
                 break
             try:
                 votes.append(answers.parse_vote(self.ask(messages, answers.VERDICT_SCHEMA, budget, vote), shown))
-            except MalformedAnswer as error:
+            except MalformedResponse as error:
                 errors.append(str(error))
             except AgentError as error:
                 errors.append(str(error))
@@ -156,9 +157,9 @@ class Agent:
         try:
             reply = json.loads(data)
         except (ValueError, RecursionError):
-            raise MalformedAnswer("The response of the model server is not valid JSON.") from None
+            raise MalformedResponse("The response of the model server is not valid JSON.") from None
         if not isinstance(reply, dict):
-            raise MalformedAnswer("The response of the model server is not a JSON object.")
+            raise MalformedResponse("The response of the model server is not a JSON object.")
         return reply
 
     def _read_body(self, response: httpx.Response, until: float) -> bytes:
@@ -166,7 +167,7 @@ class Agent:
         for piece in response.iter_bytes():
             data += piece
             if len(data) > MAX_RESPONSE_BYTES:
-                raise MalformedAnswer(f"The response is larger than {MAX_RESPONSE_BYTES >> 10} KiB.")
+                raise MalformedResponse(f"The response is larger than {MAX_RESPONSE_BYTES >> 10} KiB.")
             if self.clock() > until:
                 raise AgentError("The response of the model server took too long.")
         return data
@@ -176,9 +177,9 @@ def _answer_text(reply: dict[str, Any]) -> str:
     try:
         text = reply["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
-        raise MalformedAnswer("The response of the model server has no message.") from None
+        raise MalformedResponse("The response of the model server has no message.") from None
     if not isinstance(text, str):
-        raise MalformedAnswer("The response of the model server has no text.")
+        raise MalformedResponse("The response of the model server has no text.")
     return text
 
 

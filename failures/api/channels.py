@@ -10,16 +10,15 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from failures.actions import notices as notice_actions
 from failures.api.shapes import float_field
 from failures.incidents.grouping import IncidentScope
 from failures.models import Channel
 from jobs.core import parsing
-from jobs.core.spec import InvalidField
 from jobs.models import TeamRole, TokenScope
 from jobs.rest import etags
 from jobs.rest.endpoint import ActionEndpoint, ApiEndpoint, ListEndpoint, find_or_404, reject_unknown_params
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -124,19 +123,16 @@ class Channels(ActionEndpoint, ListEndpoint):
         )
         for name in ("kind", "target"):
             if not values.get(name):
-                raise InvalidRequestField(name, "is required")
+                raise InvalidField(name, "is required")
         team = self.caller.teams().filter(name=values["team"]).first() if "team" in values else None
         if "team" in values and team is None:
-            raise InvalidRequestField("team", f"you are not a member of team {parsing.short_repr(values['team'])}")
+            raise InvalidField("team", f"you are not a member of team {parsing.short_repr(values['team'])}")
         _require_channel_admin(self.caller, team.pk if team else None)
-        try:
-            row = notice_actions.add_channel(
-                values["kind"], values["target"], author=self.author, team_id=team.pk if team else None,
-                scope=values.get("scope", ""), min_gpu_hours=values.get("min_gpu_hours", 0),
-                allowed=settings.ACME_WEBHOOK_NETWORKS,
-            )  # fmt: skip
-        except InvalidField as error:
-            raise InvalidRequestField(error.field, error.why) from None
+        row = notice_actions.add_channel(
+            values["kind"], values["target"], author=self.author, team_id=team.pk if team else None,
+            scope=values.get("scope", ""), min_gpu_hours=values.get("min_gpu_hours", 0),
+            allowed=settings.ACME_WEBHOOK_NETWORKS,
+        )  # fmt: skip
         row.refresh_from_db()
         return Response(ADDED_CHANNEL_SHAPE.show(row), status=201)
 
@@ -160,7 +156,7 @@ class OneChannel(ApiEndpoint):
         reject_unknown_params(request)
         values = self.body({"is_enabled": parsing.read_bool}, "a channel")
         if "is_enabled" not in values:
-            raise InvalidRequestField("is_enabled", "is required")
+            raise InvalidField("is_enabled", "is required")
         with transaction.atomic():
             row = _get_channel(self.caller, channel)
             etags.check_if_match(request, CHANNEL_SHAPE.show(row))

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from failures.actions import incidents as incident_actions
 from failures.api import shapes
 from failures.diagnosis import engine, wording
@@ -33,7 +34,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.throttle import PerUserThrottle
@@ -114,7 +114,7 @@ class OneDiagnosis(DetailEndpoint):
         reject_unknown_params(request)
         values = self.body(self.takes, "a review")
         if ("root_cause" in values) == bool(values.get("confirmed")):
-            raise InvalidRequestField("root_cause", "give either the correct root cause or confirmed: true")
+            raise InvalidField("root_cause", "give either the correct root cause or confirmed: true")
         with transaction.atomic():
             row = self.row(**where)
             list(Diagnosis.objects.select_for_update().filter(pk=row.pk).values("pk"))
@@ -126,11 +126,8 @@ class OneDiagnosis(DetailEndpoint):
     def _apply_review(self, row: Diagnosis, values: dict[str, Any]) -> None:
         if not self.caller.may_change(row.attempt.job):
             raise PermissionDenied("Only the owner of the job and the operators of its team can review a diagnosis.")
-        try:
-            cause = values.get("root_cause", row.root_cause)
-            decisions.correct_diagnosis(row, cause, author=self.author, now=clock.now(), note=values.get("note", ""))
-        except incident_actions.FailureStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        cause = values.get("root_cause", row.root_cause)
+        decisions.correct_diagnosis(row, cause, author=self.author, now=clock.now(), note=values.get("note", ""))
 
 
 class JobDiagnosis(OneDiagnosis):
@@ -169,7 +166,7 @@ class Diagnose(ActionEndpoint):
     def work(self) -> Response:
         values = self.body(self.takes, "this request")
         if "log" not in values:
-            raise InvalidRequestField("log", "is required")
+            raise InvalidField("log", "is required")
         ending = ExitStatus(exit_code=values.get("exit_code"), signal=values.get("signal"))
         return Response(diagnose_pasted_log(values["log"], ending))
 

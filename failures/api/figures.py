@@ -10,6 +10,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from failures.api import shapes
 from failures.models import permissions as failure_permissions
 from failures.queries import failure_statistics
@@ -18,7 +19,6 @@ from jobs.core import parsing
 from jobs.models import TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import ApiEndpoint, reject_unknown_params
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import json_value
 
@@ -55,7 +55,7 @@ class FailureStatistics(ApiEndpoint):
         until = self._time_parameter("to") or clock.now()
         since = self._time_parameter("from") or _default_since(until)
         if since >= until:
-            raise InvalidRequestField("from", "must be before to")
+            raise InvalidField("from", "must be before to")
         table = failure_statistics.failure_table(by, since, until, failure_permissions.counted_team_ids(self.caller))
         if kind == "csv":
             return _csv_download(failure_statistics.rows_as_csv(table.rows), by)

@@ -23,7 +23,6 @@ from jobs.models.permissions import Caller
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
-from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 
 MAX_INVOLVED = 200
@@ -121,10 +120,7 @@ def _incident_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
             raise PermissionDenied("Only operators and the owners of the failed jobs can do this.")
         locked = Incident.objects.select_for_update(of=("self",)).select_related("lead__attempt__job").get(pk=row.pk)
         etags.check_if_match(self.request, shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident)))
-        try:
-            act(locked, author=self.author, now=clock.now(), why=values.get("reason", ""))
-        except incident_actions.FailureStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        act(locked, author=self.author, now=clock.now(), why=values.get("reason", ""))
         representation = shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident))
         return Response(representation, headers={"ETag": etags.etag(representation)})
 

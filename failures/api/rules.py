@@ -9,7 +9,6 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
 from failures.actions import rules as rule_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.api.shapes import float_field
 from failures.diagnosis.labels import LABELS
 from failures.models import LearnedRule, RuleKind, RuleOrigin, RuleState
@@ -27,7 +26,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, attribute_path, datetime_field, integer_field, text_field
 
@@ -126,10 +124,7 @@ def _rule_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
         if not failure_permissions.may_manage_rules(self.caller):
             raise PermissionDenied("Only operators can manage learned rules.")
         etags.check_if_match(self.request, RULE_SHAPE.show(get_rule_row(self.caller, rule)))
-        try:
-            act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
-        except FailureStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
         body = RULE_SHAPE.show(get_rule_row(self.caller, rule))
         return Response(body, headers={"ETag": etags.etag(body)})
 

@@ -16,13 +16,11 @@ from pathlib import Path
 
 import hyperscan
 
+from acmeweb.common.errors import InvalidInput
+
 from . import compiled_patterns
 from .signatures import Signature
 from .table import SIGNATURES
-
-
-class InvalidPatternError(ValueError):
-    """The scanner cannot compile a pattern. The message names the signature."""
 
 
 class PatternDatabase:
@@ -47,7 +45,7 @@ class Scanner:
         self._databases = tuple(databases) or (PatternDatabase(_compile_database(self.signatures)),)
 
     def with_rules(self, rules: Iterable[Signature]) -> Scanner:
-        """A scanner with further signatures; only these are compiled. Raises InvalidPatternError, which names one."""
+        """A scanner with further signatures; only these are compiled. Raises InvalidInput, which names one."""
         if not (added := tuple(rules)):
             return self
         compiled = PatternDatabase(_compile_database(added, first_id=len(self.signatures)))
@@ -81,7 +79,7 @@ def _compile_database(signatures: tuple[Signature, ...], first_id: int = 0) -> h
             flags=[hyperscan.HS_FLAG_MULTILINE] * len(signatures),
         )  # fmt: skip
     except hyperscan.error as error:
-        raise InvalidPatternError(_compile_error_message(signatures, str(error))) from error
+        raise InvalidInput(_compile_error_message(signatures, str(error))) from error
     return database
 
 

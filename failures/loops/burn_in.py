@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import SCHEDULER
-from jobs.actions.nodes import NodeError
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_turn
 from jobs.models import ClusterMode, Node, RepairStage
@@ -37,7 +37,7 @@ def burn_in_once(now: datetime) -> int:
 def _advance_burn_in(node: Node, now: datetime) -> bool:
     try:
         moved = node_actions.continue_burn_in(node, author=SCHEDULER, now=now)
-    except NodeError as error:
+    except StateConflict as error:
         log.info("Node %s stays in burn-in: %s", node, error)
         return False
     if moved:

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from acmeweb.common import http_client
+from acmeweb.common.errors import MalformedResponse
 from failures.actions import rules as rule_actions
-from failures.agent.answers import MalformedAnswer
 from failures.agent.endpoint_settings import endpoint_from_settings
 from failures.agent.model_client import Agent, AgentError, ModelEndpoint
 from failures.agent.prompts import Precedent
@@ -60,7 +60,7 @@ def _propose_filters(agent: Agent, row: Diagnosis) -> None:
         return
     try:
         rules = agent.filters(shapes)
-    except (AgentError, MalformedAnswer) as error:
+    except (AgentError, MalformedResponse) as error:
         log.info("The model returned no filter rules: %s", error)
         return
     for pattern, example in rules:

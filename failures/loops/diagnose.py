@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from acmeweb.common.errors import ClaimLost
 from failures.actions import incidents as incident_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.models import Diagnosis
 from failures.queries import diagnose_attempt
 from failures.queries.diagnose_attempt import AttemptVerdict
@@ -67,7 +67,7 @@ def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: Bu
         if row.judged_at is None:
             return _write_verdict(row, now, judge)
         _write_bundle(row, bundle)
-    except FailureStateConflict as conflict:
+    except ClaimLost as conflict:
         log.info("%s", conflict)
         return False
     except Exception as error:

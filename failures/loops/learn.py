@@ -20,8 +20,8 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import F, Q
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import rules as rule_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.diagnosis import engine
 from failures.diagnosis.scan import Scanner
 from failures.learning import embedding, rule_proposals
@@ -129,6 +129,6 @@ def _adopt_proven_rules(now: datetime) -> int:
                 rule, author=rule_actions.LEARNING_AUTHOR, now=now, why=f"All {rule.right} reviewed hits were right."
             )
             adopted += 1
-        except FailureStateConflict as conflict:
+        except StateConflict as conflict:
             log.info("%s", conflict)
     return adopted

@@ -23,12 +23,12 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
+from acmeweb.common.errors import TimeLimitExceeded
 from failures.actions import notices as notice_actions
 from failures.models import Channel, Decision, Incident, Notice
 from failures.notices import delivery, messages
 from failures.notices.messages import IncidentMessage
 from failures.recovery.decisions import decision_summary
-from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Job, clock
 
 log = logging.getLogger(__name__)

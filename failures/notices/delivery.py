@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage
 
 from acmeweb.common import outbound_http
+from acmeweb.common.errors import InvalidInput
 from acmeweb.common.http_client import prepare_call
 from failures.models import Channel
 from failures.notices import messages
@@ -103,7 +104,7 @@ def _explain_error(error: BaseException) -> ChannelTestResult:
             return ChannelTestResult(
                 good=False, says=f"{str(error).capitalize()}.", advice="Set it in the environment of the Acme server."
             )
-        case outbound_http.ForbiddenUrl():
+        case InvalidInput():
             advice = "An administrator of the Acme server can allow its network with ACME_WEBHOOK_NETWORKS."
             return ChannelTestResult(good=False, says=f"The address {error}.", advice=advice)
         case httpx.TimeoutException():

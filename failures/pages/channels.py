@@ -15,6 +15,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.template.defaultfilters import floatformat
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField
 from failures.actions import notices as notice_actions
 from failures.incidents.grouping import IncidentScope
 from failures.models import Channel, Notice
@@ -22,7 +23,6 @@ from failures.models import permissions as failure_permissions
 from failures.notices import delivery
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import StatusBadge
-from jobs.core.spec import InvalidField
 from jobs.models import Event, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages.settings import printable_text

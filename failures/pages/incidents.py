@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from failures.actions import incidents as incident_actions
 from failures.diagnosis import engine
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
@@ -31,7 +32,6 @@ from failures.recovery import decisions
 from failures.recovery import pages as recovery_pages
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import FAILURE_STATES
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
 from jobs.queries import keyset
@@ -345,7 +345,7 @@ def incident_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
     row = Incident.objects.select_related("lead__attempt__job").get(pk=row.pk)
     try:
         INCIDENT_VERBS[verb](row, author=Author.of(request), now=clock.now(), why=posted_text(request))
-    except incident_actions.FailureStateConflict as conflict:
+    except StateConflict as conflict:
         messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         messages.success(request, f"Incident {number}: {verb}d.")
@@ -434,7 +434,7 @@ def _apply_review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -
         decisions.correct_diagnosis(
             row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", "")
         )
-    except incident_actions.FailureStateConflict as conflict:
+    except StateConflict as conflict:
         messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         messages.success(request, f"{row.attempt}: diagnosis {row.review} as {row.root_cause}.")

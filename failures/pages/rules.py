@@ -11,8 +11,8 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import rules as rule_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.models import LearnedRule, RuleState
 from failures.models import permissions as failure_permissions
 from jobs.actions.journal import Author
@@ -73,7 +73,7 @@ def rule_verb(request: HttpRequest, name: str, verb: str) -> HttpResponse:
         return redirect("rules")
     try:
         RULE_VERBS[verb](row, author=Author.of(request), now=clock.now())
-    except FailureStateConflict as conflict:
+    except StateConflict as conflict:
         messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         messages.success(request, f"{name}: {VERB_RESULTS[verb]}.")

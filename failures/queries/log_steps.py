@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q
 
+from acmeweb.common.errors import InvalidInput
 from failures.detection import training_output
 from failures.detection.step_cadence import CadenceState, cadence_from_json, update_cadence
 from failures.detection.training_output import LoggedCheckpoint, LoggedStep, TrainingOutput
 from failures.models import LogReadState
 from failures.queries.monitored_attempts import running_trainings, without_reports
-from jobs.core.hostlist import BadHostlist, expand
+from jobs.core.hostlist import expand
 from jobs.logs.job_log import LogStream, decode_log_text
 from jobs.models import Attempt, LatestProgress
 
@@ -93,7 +94,7 @@ def _attempt_hosts(attempt: Attempt) -> Sequence[str]:
     """The hosts of the attempt; empty if its node list cannot be parsed, so that the log is still read."""
     try:
         return expand(attempt.nodelist)
-    except BadHostlist:
+    except InvalidInput:
         return ()
 
 

@@ -9,14 +9,13 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from failures.actions.incidents import FailureStateConflict
+from acmeweb.common.errors import InvalidField
 from failures.models import Decision, DecisionState
 from failures.models import permissions as failure_permissions
 from failures.recovery import decisions, reads, steps
 from failures.recovery.rules.remedies import AutomationMode, RecoveryAction
 from failures.recovery.rules.resizing import COMMAND, ENVIRONMENT, MEMORY
 from jobs.actions import recovery as recovery_actions
-from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.api.shapes import REASON_BODY
 from jobs.core import parsing
@@ -30,7 +29,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -227,10 +225,7 @@ def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[Actio
                 "Only operators can do this. If no node is drained, users who can change the job can do this too."
             )
         etags.check_if_match(self.request, DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision)))
-        try:
-            act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
-        except (FailureStateConflict, NodeError) as conflict:
-            raise Conflict(str(conflict)) from None
+        act(row, author=self.author, now=clock.now(), why=values.get("reason", ""))
         request_turn(row.cluster_id)
         body = DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision))
         return Response(body, headers={"ETag": etags.etag(body)})
@@ -303,10 +298,7 @@ class LiftManualOverride(ActionEndpoint):
         if not failure_permissions.may_lift_override(self.caller, row):
             raise PermissionDenied("Only operators and users who can change the job can lift this override.")
         etags.check_if_match(self.request, OVERRIDE_SHAPE.show(row))
-        try:
-            decisions.lift_override(row, author=self.author, now=clock.now())
-        except FailureStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        decisions.lift_override(row, author=self.author, now=clock.now())
         return Response(OVERRIDE_SHAPE.show(row))
 
 
@@ -346,7 +338,7 @@ def _find_by_name(field: str, rows: QuerySet[Any], values: dict[str, Any]) -> An
         return None
     row = rows.filter(name=values[field]).first()
     if row is None:
-        raise InvalidRequestField(field, f"there is no {field} {parsing.short_repr(values[field])} that you can use")
+        raise InvalidField(field, f"there is no {field} {parsing.short_repr(values[field])} that you can use")
     return row
 
 
@@ -377,7 +369,7 @@ class Modes(ActionEndpoint, ListEndpoint):
             "a mode of recovery",
         )
         if "mode" not in values:
-            raise InvalidRequestField("mode", f"is required: {', '.join(MODE_VALUES)}")
+            raise InvalidField("mode", f"is required: {', '.join(MODE_VALUES)}")
         team = _find_by_name("team", self.caller.teams(), values)
         cluster = _find_by_name("cluster", Cluster.objects.all(), values)
         self._require_mode_admin(team)

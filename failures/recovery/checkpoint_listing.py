@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
+from acmeweb.common.errors import InvalidInput
 from failures.recovery.rules.checkpoints import (
     DEEPSPEED_LATEST,
     INDEX_SUFFIXES,
@@ -27,7 +28,7 @@ from failures.recovery.rules.checkpoints import (
     is_complete_file,
 )
 from jobs.logs import allowed_paths, storage
-from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed
+from jobs.logs.allowed_paths import AllowedPaths
 from jobs.logs.storage import StorageUnresponsive
 
 MAX_FILES = 100_000
@@ -104,7 +105,7 @@ def _open_root(root: str, allowed: AllowedPaths) -> int:
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         allowed.check_open_directory(here)
-    except PathNotAllowed as refused:
+    except InvalidInput as refused:
         os.close(here)
         raise CheckpointListingError(
             f"The checkpoint directory {root} {refused}. Choose another one in the cluster's settings."

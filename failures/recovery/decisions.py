@@ -13,8 +13,9 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import ClaimLost, StateConflict
 from failures.actions import incidents as failure_actions
-from failures.actions.incidents import FailureStateConflict, sanitize_for_storage
+from failures.actions.incidents import sanitize_for_storage
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, IncidentState, ManualOverride, RecoveryStep
 from failures.models.decision import OPEN_STATES
 from failures.recovery.reads import RecoveryInputs
@@ -24,7 +25,6 @@ from failures.recovery.rules.serialization import to_json_value
 from failures.recovery.rules.values import RecoveryDecision
 from jobs.actions import journal
 from jobs.actions import recovery as recovery_actions
-from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_recovery
 from jobs.models import Attempt, Node
@@ -103,7 +103,7 @@ def _postpone_job(decision: Decision, now: datetime) -> None:
             recovery_actions.postpone(attempt, decision.expires_at, why=reason)
         else:
             decline_job_recovery(decision, RECOVERY_AUTHOR)
-    except JobError:
+    except ClaimLost:
         return  # the retry rule or a user has changed the job meanwhile
 
 
@@ -136,7 +136,7 @@ def _describe_change(change: RequestChange) -> str:
 def decline_job_recovery(decision: Decision, author: Author, why: str = "", *, hold: bool = False) -> None:
     """Return the job to the state in which it ended; with `hold`, it does not run again automatically.
 
-    Raises JobError if the job is no longer waiting for recovery.
+    Raises ClaimLost if the job is no longer waiting for recovery.
     """
     stops = decision.action == RecoveryAction.STOP and decision.mode == AutomationMode.ACT
     words = why or _as_sentence(decision.why)
@@ -152,9 +152,9 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
     """Approve a proposal; the recovery loop carries it out unchanged."""
     row = lock_decision(decision)
     if row.state != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"the decision is already {row.state}")
+        raise StateConflict(f"the decision is already {row.state}")
     if now > row.expires_at:
-        raise FailureStateConflict(f"the proposal expired at {row.expires_at:%d %b %H:%M} UTC")
+        raise StateConflict(f"the proposal expired at {row.expires_at:%d %b %H:%M} UTC")
     record_answer(row, DecisionState.APPROVED, author, now, why, due_at=now)
     record_event("decision.approved", author, row, why=why, to_state=DecisionState.APPROVED)
     if row.attempt is not None and row.restarts:
@@ -169,7 +169,7 @@ def decline(decision: Decision, *, author: Author, now: datetime, why: str = "")
     """Decline a proposal; the job keeps the state in which it ended."""
     row = lock_decision(decision)
     if row.state != DecisionState.PROPOSED:
-        raise FailureStateConflict(f"the decision is already {row.state}")
+        raise StateConflict(f"the decision is already {row.state}")
     record_answer(row, DecisionState.DECLINED, author, now, why, ended_at=now)
     record_event("decision.declined", author, row, why=why, to_state=DecisionState.DECLINED)
     words = f"{author.by} declined its recovery" + (f": {why}" if why else ".")
@@ -181,7 +181,7 @@ def decline(decision: Decision, *, author: Author, now: datetime, why: str = "")
 def lift_override(override: ManualOverride, *, author: Author, now: datetime) -> None:
     """Lift an override: recovery may act on its job or node again."""
     if not ManualOverride.objects.active().filter(pk=override.pk).update(lifted_at=now, lifted_by=author.by):
-        raise FailureStateConflict("the override is already lifted")
+        raise StateConflict("the override is already lifted")
     override.refresh_from_db()
     where = {"job_id": override.job_id, "node_id": override.node_id, "cluster_id": override.cluster_id}
     journal.new_event("override.lifted", author, why=override.why, **where).save()
@@ -266,7 +266,7 @@ def _ignore_job_error(act: Callable[[], None]) -> None:
     try:
         with transaction.atomic():
             act()
-    except JobError:
+    except ClaimLost:
         return  # the job was released meanwhile
 
 

@@ -13,17 +13,15 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
-from failures.actions.incidents import FailureStateConflict
+from acmeweb.common.errors import StateConflict
 from failures.models import Decision, DecisionState, Incident, ManualOverride
 from failures.models import permissions as failure_permissions
 from failures.models.decision import OPEN_STATES
 from failures.recovery import decisions, reads, spare_nodes, steps
 from failures.recovery.rules.remedies import CORDON_ACTIONS, RecoveryAction
-from failures.recovery.rules.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
+from failures.recovery.rules.resizing import JobRequest, apply_changes
 from jobs.actions import recovery as recovery_actions
-from jobs.actions.jobs import JobStateChanged
 from jobs.actions.journal import Author
-from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core.checkpoint_interval import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
@@ -111,7 +109,7 @@ def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -
     why = posted_text(request)
     try:
         act(row, author=Author.of(request), now=clock.now(), why=why)
-    except (FailureStateConflict, JobStateChanged, NodeError) as conflict:
+    except StateConflict as conflict:
         messages.error(request, f"Nothing was changed: {conflict}.")
     else:
         request_turn(row.cluster_id)
@@ -142,7 +140,7 @@ def changed_job_form(request: HttpRequest, number: int, decision: int) -> HttpRe
     initial = job_forms.resubmit_values(job, {}, secrets=job.user_id == request.user.pk)
     try:
         initial |= _changed_initial(row, job, initial, request)
-    except RequestChangedMeanwhile as conflict:
+    except StateConflict as conflict:
         messages.info(request, f"The form contains the original job: {conflict}.")
     form = job_forms.SubmitForm(user=request.user, initial=initial)
     page = {"form": form, "may_submit": form.fields["team"].queryset.exists()}
@@ -176,7 +174,7 @@ def lift_override(request: HttpRequest, override: int) -> HttpResponse:
         try:
             decisions.lift_override(row, author=Author.of(request), now=clock.now())
             messages.success(request, f"Recovery can act on {row.subject} again.")
-        except FailureStateConflict as conflict:
+        except StateConflict as conflict:
             messages.error(request, f"Nothing was changed: {conflict}.")
     back = request.POST.get("incident", "")
     return redirect("incident", int(back)) if back.isdecimal() and len(back) < 18 else redirect("failures")

@@ -14,19 +14,18 @@ from typing import Any, Protocol
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from failures.actions.incidents import FailureStateConflict, sanitize_for_storage
+from acmeweb.common.errors import ClaimLost, StateConflict
+from failures.actions.incidents import sanitize_for_storage
 from failures.models import Decision, DecisionState, ManualOverride, RecoveryStep
 from failures.recovery import decisions
 from failures.recovery.decisions import INCIDENT_REASON_PREFIX, RECOVERY_AUTHOR
 from failures.recovery.rules.remedies import RecoveryAction
-from failures.recovery.rules.resizing import JobRequest, RequestChangedMeanwhile, apply_changes, reverse_changes
+from failures.recovery.rules.resizing import JobRequest, apply_changes, reverse_changes
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.actions import recovery as recovery_actions
 from jobs.actions import stop
-from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
-from jobs.actions.nodes import NodeError
 from jobs.actions.one_row import ORDINARY_ERRORS
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import State
@@ -65,7 +64,7 @@ def advance_decision(decision: Decision, start_test: StartNodeTest, now: datetim
         return False
     try:
         return _carry_out(claimed, start_test, now)
-    except FailureStateConflict as conflict:
+    except ClaimLost as conflict:
         log.info("%s was not carried out: %s", claimed, conflict)
         return False
     except Exception as error:
@@ -126,7 +125,7 @@ def _drain_node(decision: Decision, node: Node, now: datetime) -> None:
     why = f"{INCIDENT_REASON_PREFIX} {decision.incident_id}: {decision.why}. {evidence}".strip()
     try:
         node_actions.drain(node, author=RECOVERY_AUTHOR, why=why, now=now, mode=DrainMode.FINISH)
-    except NodeError as error:
+    except StateConflict as error:
         log.info("%s was not drained: %s", node, error)
         return
     record_step(decision, RecoveryStep.Kind.DRAINED, why, node)
@@ -166,7 +165,7 @@ def _act_on_job(decision: Decision, now: datetime) -> tuple[str, str]:
     try:
         with transaction.atomic():
             return DecisionState.DONE, _restart(decision, now) if decision.restarts else _end_without_restart(decision)
-    except (JobError, RequestChangedMeanwhile) as error:
+    except StateConflict as error:
         return _give_job_back(decision, f"The job was not restarted: {error}.")
 
 
@@ -195,7 +194,7 @@ def _resume_point(decision: Decision) -> dict[str, Any]:
 
 
 def _changed_job_fields(decision: Decision, *, back: bool = False) -> dict[str, Any]:
-    """The job's fields after the change, or before it with `back`. Raises RequestChangedMeanwhile."""
+    """The job's fields after the change, or before it with `back`. Raises StateConflict."""
     if decision.attempt is None or not decision.change:
         return {}
     job = Job.objects.select_for_update(of=("self",)).get(pk=decision.attempt.job_id)
@@ -233,7 +232,7 @@ def _give_job_back(decision: Decision, why: str) -> tuple[str, str]:
         with transaction.atomic():
             decisions.decline_job_recovery(decision, RECOVERY_AUTHOR, why)
             record_step(decision, RecoveryStep.Kind.ENDED, outcome)
-    except JobError:
+    except ClaimLost:
         return DecisionState.DONE, why
     return DecisionState.FAILED, outcome
 
@@ -259,10 +258,10 @@ def claim(decision: Decision, now: datetime) -> Decision | None:
 def require_claim(decision: Decision) -> None:
     """Lock the decision until the step is written, so that an undo either waits for the step or prevents it.
 
-    Raises FailureStateConflict if the claim was lost.
+    Raises ClaimLost.
     """
     if _claimed(decision).select_for_update(of=("self",)).only("pk").first() is None:
-        raise FailureStateConflict(f"decision {decision.pk} was withdrawn or is being carried out by another worker")
+        raise ClaimLost(f"decision {decision.pk} was withdrawn or is being carried out by another worker")
 
 
 def _claimed(decision: Decision) -> QuerySet[Decision]:
@@ -318,7 +317,7 @@ def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") ->
     """
     row = decisions.lock_decision(decision)
     if not row.can_be_undone:
-        raise FailureStateConflict(f"the decision is {row.state}; there is nothing to undo")
+        raise StateConflict(f"the decision is {row.state}; there is nothing to undo")
     words = why or f"{author.by} undid “{row.action}” of {row.at:%d %b %H:%M} UTC"
     decisions.record_answer(row, DecisionState.UNDONE, author, now, why, ended_at=now)
     decisions.record_event("decision.undone", author, row, why=words, to_state=DecisionState.UNDONE)
@@ -366,7 +365,8 @@ def _restore_job_request(row: Decision, job: Job, author: Author, why: str) -> s
     if not row.steps.filter(kind=RecoveryStep.Kind.RESTARTED).exists() or not row.change:
         return ""
     try:
-        recovery_actions.change_job_request(job, _changed_job_fields(row, back=True), author=author, why=why)
-    except RequestChangedMeanwhile as changed:
+        fields = _changed_job_fields(row, back=True)
+    except StateConflict as changed:
         return f" Its request was not restored: {changed}."
+    recovery_actions.change_job_request(job, fields, author=author, why=why)
     return " Its previous request was restored."

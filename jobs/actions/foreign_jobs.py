@@ -17,10 +17,11 @@ from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.actions.stop import JobStateChanged, publish_job_change, state_changed_error
+from jobs.actions.stop import publish_job_change, state_changed_error
 from jobs.core.backend_job import BackendJob
 from jobs.core.display_text import single_line
 from jobs.core.hostlist import compress
@@ -181,7 +182,7 @@ def cancel_foreign_job(job: Job, *, author: Author, why: str = "") -> None:
     if not job.installation or job.state in FINAL_STATES:
         raise state_changed_error(job, "cancel needs an unfinished job of another installation")
     if job.cluster.mode != ClusterMode.DRIVE:
-        raise JobStateChanged(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
+        raise StateConflict(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
     backend_id = job.foreign_id.rpartition("@")[0]
     ClusterCommand.objects.create(cluster=job.cluster, kind=ClusterCommandKind.CANCEL_ID, reason=backend_id)
     journal.job_event("job.cancel_requested", author, job, why=why).save()

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
+from acmeweb.common.errors import NotAllowed, StateConflict
 from jobs.actions import foreign_jobs
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
@@ -22,7 +23,7 @@ from jobs.actions.submit import submit
 from jobs.actions.waiting.changes import hold_jobs, release_jobs, set_priorities
 from jobs.core import parsing
 from jobs.core.deadlines import DeadlineAction
-from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, Flag, ForbiddenTransition, State
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, Flag, State
 from jobs.core.request_fields import MAX_PRIORITY
 from jobs.core.spec import DependencySpec, JobSpec
 from jobs.models import Dependency, Job, clock
@@ -35,10 +36,6 @@ CHANGEABLE_FIELDS = (
 )
 
 read_priority = parsing.integer_reader(-MAX_PRIORITY, MAX_PRIORITY)
-
-
-class JobActionDenied(Exception):
-    """The user may see the job but may not apply this action. The message is a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +70,7 @@ class JobAction:
 
 
 def perform_job_action(action: JobAction, job: Job, request: JobActionRequest, caller: Caller) -> None:
-    """Apply the action. Raises JobActionDenied, JobStateChanged or ForbiddenTransition, and has then changed
-    nothing."""
+    """Apply the action. Raises NotAllowed or StateConflict, and has then changed nothing."""
     state = job.state
     refusals = perform_job_actions(action, [job], request, caller)
     if refusals:
@@ -93,7 +89,7 @@ def perform_job_actions(
 ) -> dict[int, Exception]:
     """Apply the action to each job that allows it. Return the errors of the others by job; those are not changed."""
     errors: dict[int, Exception] = {
-        job.pk: JobActionDenied(why) for job in jobs if (why := _denial_reason(action, job, request, caller))
+        job.pk: NotAllowed(why) for job in jobs if (why := _denial_reason(action, job, request, caller))
     }
     allowed = [job for job in jobs if job.pk not in errors]
     # A hold on the job of another user is an operator's hold, which the owner cannot release
@@ -160,7 +156,7 @@ def _one_by_one(act: Callable[..., object]) -> ActOnJobs:
             try:
                 with transaction.atomic():
                     act(job, author=request.author, why=request.why)
-            except (job_actions.JobStateChanged, ForbiddenTransition) as error:
+            except StateConflict as error:
                 errors[job.pk] = error
         return errors
 
@@ -303,13 +299,11 @@ def replace_waiting_job(job: Job, spec: JobSpec, changes: Mapping[str, Any], *, 
 
     Failure story: Both happen in one transaction on the locked row of the job. A kill before the commit leaves the job
     waiting, a kill after it leaves the copy waiting. Of two requests at the same time, the second finds the job
-    cancelled and raises JobStateChanged. A job with an attempt may be known to a cluster, so it is never replaced.
+    cancelled and raises StateConflict. A job with an attempt may be known to a cluster, so it is never replaced.
     """
     job = Job.objects.select_for_update().get(pk=job.pk)
     if not author.user_id or not is_replaceable(job, author.user_id):
-        raise job_actions.JobStateChanged(
-            f"{job} cannot be replaced: it must be your own job, waiting and never started"
-        )
+        raise StateConflict(f"{job} cannot be replaced: it must be your own job, waiting and never started")
     dependencies = tuple(
         DependencySpec(after=dependency.after, on=dependency.on.public_id)
         for dependency in job.dependencies.select_related("on")

@@ -1,12 +1,8 @@
 """The only code that changes a job.
 
 Every action expects a state, changes it in one guarded UPDATE, and writes its Event in the same transaction. If the
-state was changed concurrently, it raises `JobStateChanged` and has changed nothing. Commands for the cluster are
+state was changed concurrently, it raises `StateConflict` and has changed nothing. Commands for the cluster are
 written to the outbox (`ClusterCommand`); no action here calls a cluster or a queue.
-
-    JobError              (jobs.actions.stop, which contains the actions that stop a job)
-    └── JobStateChanged   the job is not in the state that the action expects
-    InvalidField          (jobs.core.spec) a field of the request is invalid
 """
 
 from __future__ import annotations
@@ -20,14 +16,13 @@ from typing import Any, NamedTuple
 from django.db import connection, transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal, promise
 from jobs.actions.journal import SYNC, Author
 from jobs.actions.promise import GpuCorrection as GpuCorrection
 from jobs.actions.promise import NodeGpus as NodeGpus
 from jobs.actions.promise import allocate_job as allocate_job
-from jobs.actions.stop import JobError as JobError
 from jobs.actions.stop import (
-    JobStateChanged,
     Refusals,
     foreign_refusal,
     publish_job_change,
@@ -181,7 +176,7 @@ def finish_missing(
     """Do the same for an attempt that its cluster no longer knows, unless the cluster has reported it again since."""
     attempt = _lock_attempt(attempt)
     if attempt.ended_at or attempt.missing_since != missing_since:
-        raise JobStateChanged(f"the cluster reports attempt {attempt} again")
+        raise StateConflict(f"the cluster reports attempt {attempt} again")
     if backend_id:
         Attempt.objects.filter(pk=attempt.pk, backend_id="").update(backend_id=backend_id)
     if started_at:
@@ -351,7 +346,7 @@ def close_attempt(
         reason=ended.reason,
     )
     if not updated:
-        raise JobStateChanged(f"attempt {attempt} has already ended")
+        raise StateConflict(f"attempt {attempt} has already ended")
     # Released in the same transaction, so another attempt can hold the GPUs as soon as this one has ended
     Allocation.objects.filter(attempt=attempt, released_at__isnull=True).update(released_at=ended.at)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
@@ -493,7 +488,7 @@ def change_state(
     flags: Iterable[str] = (),
     **fields: Any,
 ) -> None:
-    """Move the job to another state and write the Event. Raises JobStateChanged if the state has changed meanwhile."""
+    """Move the job to another state and write the Event. Raises StateConflict if the state has changed meanwhile."""
     source = State(job.state)
     lifecycle.check_transition(source, target)
     changed = {"flags": list(flags), "recover_by": None, **fields}  # flags belong to the old state

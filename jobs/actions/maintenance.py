@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField, InvalidInput, StateConflict
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
-from jobs.core.hostlist import BadHostlist, expand
+from jobs.core.hostlist import expand
 from jobs.models import Cluster, ClusterMode, DrainMode, Maintenance, Node
 from jobs.models.maintenance import DEFAULT_RUN_TIME
 from jobs.queries import drain_impact
@@ -20,15 +21,6 @@ from jobs.queries.drain_impact import MaintenanceImpact
 
 MAINTENANCE = Author(by="maintenance")
 MAX_MAINTENANCE_DURATION = timedelta(days=366)
-
-
-class MaintenanceError(Exception):
-    """The maintenance is not possible. `field` is the invalid field, if there is one; the message is part of a
-    sentence."""
-
-    def __init__(self, why: str, field: str = "") -> None:
-        super().__init__(why)
-        self.field = field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,35 +37,33 @@ class MaintenanceRequest:
 
 
 def check_maintenance(cluster: Cluster, request: MaintenanceRequest, now: datetime) -> list[Node]:
-    """Return the nodes of the maintenance. Raises MaintenanceError if the request is invalid."""
+    """Return the nodes of the maintenance. Raises InvalidField if the request is invalid."""
     if cluster.mode == ClusterMode.OBSERVE:
-        raise MaintenanceError(
-            f"{cluster} is in mode observe; schedule the maintenance on the cluster itself", "cluster"
-        )
+        raise InvalidField("cluster", f"{cluster} is in mode observe; schedule the maintenance on the cluster itself")
     if not request.name.strip():
-        raise MaintenanceError("is empty", "name")
+        raise InvalidField("name", "is empty")
     if not request.reason.strip():
-        raise MaintenanceError("is empty; it is shown to users whose jobs wait", "reason")
+        raise InvalidField("reason", "is empty; it is shown to users whose jobs wait")
     if request.mode != DrainMode.FINISH and cluster.mode != ClusterMode.DRIVE:
-        raise MaintenanceError(f"{cluster} is not driven by Acme, so its jobs can only finish", "mode")
+        raise InvalidField("mode", f"{cluster} is not driven by Acme, so its jobs can only finish")
     if not timedelta(0) <= request.lead_time <= MAX_MAINTENANCE_DURATION:
-        raise MaintenanceError("is not between 0 and 366 days", "lead_time")
+        raise InvalidField("lead_time", "is not between 0 and 366 days")
     _check_times(max(request.start_at, now), request.end_at, now)
     if Maintenance.objects.open().filter(cluster=cluster, name=request.name.strip()).exists():
-        raise MaintenanceError(f"is already used by another maintenance of {cluster}", "name")
+        raise InvalidField("name", f"is already used by another maintenance of {cluster}")
     return _resolve_nodes(cluster, request.nodes)
 
 
 def _check_times(start: datetime, end: datetime, now: datetime) -> None:
     if end <= now:
-        raise MaintenanceError("is in the past", "end_at")
+        raise InvalidField("end_at", "is in the past")
     if end <= start:
-        raise MaintenanceError("is not after the start", "end_at")
+        raise InvalidField("end_at", "is not after the start")
     # Catches typing errors in the year
     if start - now > MAX_MAINTENANCE_DURATION:
-        raise MaintenanceError("is more than a year ahead", "start_at")
+        raise InvalidField("start_at", "is more than a year ahead")
     if end - start > MAX_MAINTENANCE_DURATION:
-        raise MaintenanceError("is more than a year after the start", "end_at")
+        raise InvalidField("end_at", "is more than a year after the start")
 
 
 def _resolve_nodes(cluster: Cluster, nodelist: str) -> list[Node]:
@@ -83,16 +73,16 @@ def _resolve_nodes(cluster: Cluster, nodelist: str) -> list[Node]:
         return list(candidates)
     try:
         names = expand(nodelist)
-    except BadHostlist as bad:
-        raise MaintenanceError(str(bad), "nodes") from None
+    except InvalidInput as bad:
+        raise InvalidField("nodes", str(bad)) from None
     if any("\0" in name for name in names):
-        raise MaintenanceError("contains a NUL byte", "nodes")
+        raise InvalidField("nodes", "contains a NUL byte")
     nodes = list(candidates.filter(name__in=names))
     if unknown := sorted(set(names) - {node.name for node in nodes}):
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise MaintenanceError(f"{cluster} has no node {', '.join(name[:64] for name in unknown[:3])}{more}", "nodes")
+        raise InvalidField("nodes", f"{cluster} has no node {', '.join(name[:64] for name in unknown[:3])}{more}")
     if not nodes:
-        raise MaintenanceError("contains no node", "nodes")
+        raise InvalidField("nodes", "contains no node")
     return nodes
 
 
@@ -145,7 +135,7 @@ def change_maintenance_end(
     _refuse_if_over(window, now)
     _check_times(window.start_at if window.start_at > now else now, end_at, now)
     if end_at == window.end_at:
-        raise MaintenanceError(f"{window} already ends at that time", "end_at")
+        raise InvalidField("end_at", f"{window} already ends at that time")
     before, window.end_at = window.end_at, end_at
     window.save(update_fields=["end_at"])
     _journal_maintenance("maintenance.end_changed", window, author, why=why, before=before.isoformat())
@@ -213,7 +203,7 @@ def _lock_maintenance(window: Maintenance) -> None:
 
 def _refuse_if_over(window: Maintenance, now: datetime) -> None:
     if (phase := window.phase(now)) in ("over", "cancelled"):
-        raise MaintenanceError(f"the maintenance {window} is already {phase}")
+        raise StateConflict(f"the maintenance {window} is already {phase}")
 
 
 def _journal_maintenance(what: str, window: Maintenance, author: Author, *, why: str = "", **detail: object) -> None:

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal, stop
 from jobs.actions.journal import Author
 from jobs.core.slurm_notation import format_count
-from jobs.core.turn_errors import SkipsRow
 from jobs.models import (
     NODE_COMMANDS,
     Allocation,
@@ -31,10 +31,6 @@ from jobs.models import (
 )
 
 NODE_TEST_INTERVAL = timedelta(minutes=1)
-
-
-class NodeError(SkipsRow):
-    """The action does not fit the node. The message is a sentence."""
 
 
 @transaction.atomic
@@ -54,12 +50,12 @@ def drain(
     opens.
     """
     if not why.strip():
-        raise NodeError("a reason is required; it is shown in the node list")
+        raise StateConflict("a reason is required; it is shown in the node list")
     _lock_node(node)
     if mode != DrainMode.FINISH and node.cluster.mode != ClusterMode.DRIVE:
-        raise NodeError(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
+        raise StateConflict(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
     if node.drain_requested and node.drain_mode == mode and (maintenance or not node.maintenance_id):
-        raise NodeError(f"{node} is already drained by {node.reason_by}: {node.reason}")
+        raise StateConflict(f"{node} is already drained by {node.reason_by}: {node.reason}")
     request_fields = {"reason": why, "reason_by": author.by, "reason_at": now}
     Node.objects.filter(pk=node.pk).update(
         drain_requested=True, drain_mode=mode, maintenance=maintenance, **request_fields
@@ -79,7 +75,7 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     """
     _lock_node(node)
     if not node.is_drained and node.is_schedulable:
-        raise NodeError(f"{node} already accepts jobs")
+        raise StateConflict(f"{node} already accepts jobs")
     left_maintenance = node.maintenance if node.maintenance and node.maintenance.is_in_progress(now) else None
     if left_maintenance:
         # Otherwise the maintenance loop would close the node again in its next turn
@@ -124,7 +120,7 @@ def start_node_test(node: Node, *, author: Author, why: str = "") -> ClusterComm
     _check_testable(node)
     command, is_new = _queue_test_command(node, why)
     if not is_new:
-        raise NodeError(f"{node} is already being tested")
+        raise StateConflict(f"{node} is already being tested")
     journal.node_event("node.test_requested", author, node, why=why, detail={"test": command.pk}).save()
     _publish_node_change(node)
     command.refresh_from_db()
@@ -133,16 +129,18 @@ def start_node_test(node: Node, *, author: Author, why: str = "") -> ClusterComm
 
 def _check_testable(node: Node) -> None:
     if node.cluster.mode != ClusterMode.DRIVE:
-        raise NodeError(f"{node.cluster} is not driven by Acme, which runs node tests as jobs")
+        raise StateConflict(f"{node.cluster} is not driven by Acme, which runs node tests as jobs")
     if not node.drain_requested:
-        raise NodeError(f"{node} is not drained; drain it before you test it")
+        raise StateConflict(f"{node} is not drained; drain it before you test it")
     if (
         running_jobs := Allocation.objects.filter(node=node, released_at__isnull=True)
         .values("attempt")
         .distinct()
         .count()
     ):
-        raise NodeError(f"{format_count(running_jobs, 'job')} still {'runs' if running_jobs == 1 else 'run'} on {node}")
+        raise StateConflict(
+            f"{format_count(running_jobs, 'job')} still {'runs' if running_jobs == 1 else 'run'} on {node}"
+        )
 
 
 def _queue_test_command(node: Node, why: str) -> tuple[ClusterCommand, bool]:
@@ -192,7 +190,7 @@ def start_burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -
     _lock_node(node)
     _check_testable(node)
     if node.repair_stage == RepairStage.BURN_IN:
-        raise NodeError(f"{node} is already in burn-in")
+        raise StateConflict(f"{node} is already in burn-in")
     until = now + timedelta(minutes=node.cluster.burn_in_minutes)
     Node.objects.filter(pk=node.pk).update(repair_stage=RepairStage.BURN_IN, burn_in_until=until)
     command, _ = _queue_test_command(node, "Burn-in test.")
@@ -228,10 +226,10 @@ def _burn_in_test_passed(node: Node, command: ClusterCommand) -> bool:
 
 
 def _lock_node(node: Node) -> None:
-    """Lock the node and read it again. Raises NodeError for a cluster in mode observe."""
+    """Lock the node and read it again. Raises StateConflict for a cluster in mode observe."""
     node.refresh_from_db(from_queryset=Node.objects.select_for_update(of=("self",)).select_related("cluster"))
     if node.cluster.mode == ClusterMode.OBSERVE:
-        raise NodeError(f"{node.cluster} is in mode observe; drain and resume its nodes on the cluster")
+        raise StateConflict(f"{node.cluster} is in mode observe; drain and resume its nodes on the cluster")
 
 
 def _queue_node_command(node: Node, kind: str, why: str) -> None:

@@ -1,6 +1,6 @@
 """Limits an error to the row that caused it: `skip_row_on_error` logs it, and the loop continues with the next row.
 
-Errors that concern the whole turn are raised; see `jobs.core.turn_errors`.
+Errors that concern the whole turn are raised; see `acmeweb.common.errors`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from contextlib import contextmanager
 
 from django.db import DatabaseError
 
-from jobs.core.lifecycle import ForbiddenTransition
-from jobs.core.turn_errors import EndsTurn, SkipsRow
+from acmeweb.common.errors import EndsTurn, SkipsRow
 
 log = logging.getLogger(__name__)
 
-ORDINARY_ERRORS = (ForbiddenTransition, DatabaseError, SkipsRow)  # they need no traceback
+ORDINARY_ERRORS = (DatabaseError, SkipsRow)  # they need no traceback
 
 
 @contextmanager

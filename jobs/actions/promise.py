@@ -21,9 +21,9 @@ from django.db import connection, transaction
 from django.db.models import Max
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.actions.stop import JobStateChanged
 from jobs.core.gpu_shares import WHOLE_GPU, first_gap
 from jobs.core.hostlist import compress
 from jobs.core.lifecycle import Flag, State
@@ -73,12 +73,12 @@ def no_log_path(name: str) -> str:
 def allocate_job(
     job: Job, places: Sequence[NodeGpus], *, author: Author, why: str, new_log_path: NewLogPath = no_log_path
 ) -> Attempt:
-    """Allocate one job. Raises JobStateChanged if that is not possible."""
+    """Allocate one job. Raises StateConflict if that is not possible."""
     result = allocate_jobs(
         [JobPlacement(job_id=job.pk, places=places, why=why)], author=author, new_log_path=new_log_path
     )
     if result.skip_reasons:
-        raise JobStateChanged(result.skip_reasons[job.pk])
+        raise StateConflict(result.skip_reasons[job.pk])
     job.refresh_from_db()
     (attempt,) = result.attempts
     attempt.job = job

@@ -1,7 +1,7 @@
 """Recovery actions on a job that waits for a recovery decision after a failure.
 
 Each action requires that the job still waits. If a user released, cancelled or restarted the job meanwhile, the action
-raises `JobStateChanged`. If recovery makes no decision in time, `decline_recovery` applies the rules of
+raises `StateConflict`. If recovery makes no decision in time, `decline_recovery` applies the rules of
 `jobs.core.attempt_end`, as if recovery were off.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 
 from django.db import transaction
 
+from acmeweb.common.errors import ClaimLost, StateConflict
 from jobs.actions import journal
-from jobs.actions.jobs import JobStateChanged, attempt_history, change_state, recorded_end
+from jobs.actions.jobs import attempt_history, change_state, recorded_end
 from jobs.actions.journal import Author
 from jobs.actions.stop import publish_job_change
 from jobs.core import attempt_end
@@ -97,7 +98,7 @@ def change_job_request(job: Job, asks: Mapping[str, Any], *, author: Author, why
     """Change the request of a waiting job."""
     row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
     if row.state != State.PENDING:
-        raise JobStateChanged(f"{row} is {row.state}; its request can only be changed while it waits")
+        raise StateConflict(f"{row} is {row.state}; its request can only be changed while it waits")
     changed = _request_changes(row, asks)
     if changed:
         Job.objects.filter(pk=row.pk).update(**changed)
@@ -155,13 +156,13 @@ def _requeue_without_recovery(
 
 
 def _lock_recovering_job(attempt: Attempt) -> Job:
-    """Lock and return the job. Raises JobStateChanged if it no longer waits for this attempt's recovery."""
+    """Lock and return the job. Raises ClaimLost if it no longer waits for this attempt's recovery."""
     job = Job.objects.select_for_update(of=("self",)).get(pk=attempt.job_id)
     if job.state != State.PENDING or job.recover_by is None:
-        raise JobStateChanged(f"{job} is {job.state} and no longer waits for recovery")
+        raise ClaimLost(f"{job} is {job.state} and no longer waits for recovery")
     # A decision about an older failure must not affect a newer attempt
     if Attempt.objects.filter(job=job, number__gt=attempt.number).exists():
-        raise JobStateChanged(f"{job} has a newer attempt than {attempt}")
+        raise ClaimLost(f"{job} has a newer attempt than {attempt}")
     return job
 
 

@@ -3,9 +3,6 @@
 A personal view belongs to its owner. A team's view is visible to all members, saved by researchers of the team, and
 changed or removed by its creator and by operators of the team. Every user chooses which view their list opens with; a
 token bound to a team cannot change that and can access only the views of that team.
-
-    SavedViewError          the views are not in the expected state
-    └── SavedViewForbidden  the caller lacks a role
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from acmeweb.common.errors import NotAllowed, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.parsing import raise_invalid_field
@@ -24,14 +22,6 @@ from jobs.models.permissions import Caller
 
 MAX_VIEWS = 50  # per user, and per team
 MAX_NAME_LENGTH, MAX_QUERY_LENGTH = 40, 1000
-
-
-class SavedViewError(Exception):
-    """Nothing was changed. The message is a sentence without a period."""
-
-
-class SavedViewForbidden(SavedViewError):
-    pass
 
 
 def views_of_caller(caller: Caller, *, everywhere: bool = False) -> QuerySet[SavedView]:
@@ -62,14 +52,14 @@ def save(caller: Caller, name: str, query: str, *, team: Team | None, author: Au
             "a token bound to a team can only save views of that team",
             "this needs the role researcher in the team",
         )
-        raise SavedViewForbidden(role if team else token)
+        raise NotAllowed(role if team else token)
     existing = SavedView.objects.filter(owner=caller.user, team=None) if team is None else team.saved_views.all()
     # Lock the row, so that two requests that overwrite it are applied one after the other
     view = existing.select_for_update().filter(name=name).first()
     if view is None:
         return _create_view(caller, name, query, team=team, most=existing.count(), author=author), True
     if not may_change(caller, view):
-        raise SavedViewForbidden(f"{view} belongs to another user; choose another name")
+        raise NotAllowed(f"{view} belongs to another user; choose another name")
     set_view_query(caller, view, query, author=author)
     return view, False
 
@@ -85,13 +75,13 @@ def set_view_query(caller: Caller, view: SavedView, query: str, *, author: Autho
 
 def _create_view(caller: Caller, name: str, query: str, *, team: Team | None, most: int, author: Author) -> SavedView:
     if most >= MAX_VIEWS:
-        raise SavedViewError(f"the limit of {MAX_VIEWS} views is reached; remove one first")
+        raise StateConflict(f"the limit of {MAX_VIEWS} views is reached; remove one first")
     _check_query_length(query)
     try:
         with transaction.atomic():
             view = SavedView.objects.create(owner=caller.user, team=team, name=name, query=query)
     except IntegrityError:
-        raise SavedViewError(f"another user has just saved a view called {name}") from None
+        raise StateConflict(f"another user has just saved a view called {name}") from None
     _journal_saved_view("view.saved", view, author, query=query)
     return view
 
@@ -105,9 +95,9 @@ def rename(caller: Caller, view: SavedView, name: str, *, author: Author) -> Non
             # The guard on the old name detects a concurrent rename
             changed = SavedView.objects.filter(pk=view.pk, name=view.name).update(name=name)
     except IntegrityError:
-        raise SavedViewError(f"a view called {name} already exists") from None
+        raise StateConflict(f"a view called {name} already exists") from None
     if not changed:
-        raise SavedViewError("another user has just renamed or removed the view")
+        raise StateConflict("another user has just renamed or removed the view")
     _journal_saved_view("view.renamed", view, author, to=name)
 
 
@@ -115,7 +105,7 @@ def rename(caller: Caller, view: SavedView, name: str, *, author: Author) -> Non
 def remove(caller: Caller, view: SavedView, *, author: Author) -> None:
     _check_may_change(caller, view)
     if not SavedView.objects.filter(pk=view.pk).delete()[0]:
-        raise SavedViewError("another user has just removed the view")
+        raise StateConflict("another user has just removed the view")
     _journal_saved_view("view.removed", view, author, query=view.query)
 
 
@@ -124,7 +114,7 @@ def set_first_view(caller: Caller, view: SavedView | None) -> None:
     """Set the view that the user's list opens with, or none. No Event is written, because other users are not
     affected."""
     if caller.bound_team_id is not None:
-        raise SavedViewForbidden("a token bound to a team cannot set the first view of its owner")
+        raise NotAllowed("a token bound to a team cannot set the first view of its owner")
     # Serializes concurrent choices, so that at most one view is the first
     get_user_model().objects.select_for_update().get(pk=caller.user.pk)
     if view and not views_of_caller(caller).filter(pk=view.pk).exists():  # a superuser may look at the views of others
@@ -148,7 +138,7 @@ def _check_query_length(query: str) -> None:
 
 def _check_may_change(caller: Caller, view: SavedView) -> None:
     if not may_change(caller, view):
-        raise SavedViewForbidden(f"{view} belongs to another user; this needs the role operator in its team")
+        raise NotAllowed(f"{view} belongs to another user; this needs the role operator in its team")
 
 
 def _journal_saved_view(what: str, view: SavedView, author: Author, **more: Any) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from django.db import IntegrityError, transaction
 
+from acmeweb.common.errors import InvalidInput
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.core.slurm_notation import BadNotation, CheckpointSignal, parse_signal
+from jobs.core.slurm_notation import CheckpointSignal, parse_signal
 from jobs.models import Attempt, ClusterCommand, ClusterCommandKind, ClusterMode
 
 STACK_SIGNALS = frozenset({"USR1", "USR2"})  # other signals have a meaning for programs that do not know Acme
@@ -24,7 +25,7 @@ def attempt_stacks_signal(attempt: Attempt) -> CheckpointSignal | None:
     )  # the label takes precedence, because the owner knows the job's shell
     try:
         signal = parse_signal(notation) if notation else None
-    except BadNotation:
+    except InvalidInput:
         return None  # labels are free text
     return signal if signal and signal.signal in STACK_SIGNALS else None
 

@@ -19,24 +19,15 @@ from django.db.models import F, Value
 from django.db.models.functions import Least
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import Flag, State
 from jobs.core.preemption_contract import CHECKPOINT_TOLERANCE, Preemptability
 from jobs.core.slurm_notation import CheckpointSignal, parse_signal
-from jobs.core.turn_errors import SkipsRow
 from jobs.models import Attempt, Cluster, ClusterCommand, ClusterCommandKind, ClusterMode, Job, Node, clock
 
-
-class JobError(SkipsRow):
-    """An action on a job failed and has changed nothing."""
-
-
-class JobStateChanged(JobError):
-    """The job is not in the expected state. The message names its state."""
-
-
-Refusals = dict[int, JobStateChanged]  # by job; these jobs were not changed
+Refusals = dict[int, StateConflict]  # by job; these jobs were not changed
 
 
 @transaction.atomic
@@ -52,7 +43,7 @@ def preempt(job: Job, *, author: Author, why: str, for_job: str = "") -> None:
     attempt = _lock_live_attempt(job, "preempt")
     standing = job.preemption_contract.standing(attempt.preemption_facts(), clock.now())
     if standing.may != Preemptability.NOW:
-        raise JobStateChanged(f"{job} is not preempted: {standing.why}")
+        raise StateConflict(f"{job} is not preempted: {standing.why}")
     detail = {"for": for_job} if for_job else {}
     request_stop(
         job,
@@ -75,7 +66,7 @@ def ask_for_checkpoint(job: Job, *, author: Author, why: str, for_job: str = "")
     facts, now = attempt.preemption_facts(), clock.now()
     standing = job.preemption_contract.standing(facts, now)
     if standing.may != Preemptability.AFTER_CHECKPOINT or facts.has_open_request:
-        raise JobStateChanged(f"{job} is not asked for a checkpoint: {standing.why}")
+        raise StateConflict(f"{job} is not asked for a checkpoint: {standing.why}")
     Attempt.objects.filter(pk=attempt.pk).update(checkpoint_asked_at=now)
     if signal := job_checkpoint_signal(job):
         _queue_signal(attempt, job.cluster_id, signal, node=None)
@@ -229,26 +220,26 @@ def _check_may_stop(job: Job, attempt: Attempt, verb: str) -> None:
         raise error
 
 
-def _stop_refusal(job: Job, attempt: Attempt, verb: str) -> JobStateChanged | None:
+def _stop_refusal(job: Job, attempt: Attempt, verb: str) -> StateConflict | None:
     if error := foreign_refusal(job, verb):
         return error
     # Without the command the job could not be started again after a requeue
     if job.is_adopted and verb not in FINAL_STOP_VERBS:
-        return JobStateChanged(
+        return StateConflict(
             f"{job} was adopted from another installation and cannot start again; it can only be cancelled"
         )
     if job.cluster.mode != ClusterMode.DRIVE:
-        return JobStateChanged(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
+        return StateConflict(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
     if attempt.stop_state == State.CANCELLED:
-        return JobStateChanged(f"{job} is already being cancelled")
+        return StateConflict(f"{job} is already being cancelled")
     if attempt.stop_state and verb in LOOP_STOP_VERBS:
-        return JobStateChanged(f"{job} is already being stopped")
+        return StateConflict(f"{job} is already being stopped")
     return None
 
 
-def foreign_refusal(job: Job, verb: str) -> JobStateChanged | None:
+def foreign_refusal(job: Job, verb: str) -> StateConflict | None:
     if job.is_foreign:
-        return JobStateChanged(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
+        return StateConflict(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
     return None
 
 
@@ -350,14 +341,14 @@ def end_grace_after_checkpoint(cluster: Cluster, now: datetime) -> int:
 def state_changed_errors(jobs: Sequence[Job], why: str, held: str = "") -> Refusals:
     """Return the errors for unexpected states. `held` is the reason if the job is pending after all."""
     states = dict(Job.objects.filter(pk__in=[job.pk for job in jobs]).values_list("pk", "state"))
-    return {job.pk: JobStateChanged(f"{job} is {states[job.pk]}; {_why(states[job.pk], why, held)}") for job in jobs}
+    return {job.pk: StateConflict(f"{job} is {states[job.pk]}; {_why(states[job.pk], why, held)}") for job in jobs}
 
 
 def _why(state: str, why: str, held: str) -> str:
     return held if held and state == State.PENDING else why
 
 
-def state_changed_error(job: Job, why: str, held: str = "") -> JobStateChanged:
+def state_changed_error(job: Job, why: str, held: str = "") -> StateConflict:
     return state_changed_errors([job], why, held)[job.pk]
 
 

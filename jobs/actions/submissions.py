@@ -17,13 +17,14 @@ from django.db import connection, transaction
 from django.utils.module_loading import import_string
 from rest_framework.exceptions import PermissionDenied, ValidationError
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import submit as submit_actions
 from jobs.actions import wake
 from jobs.actions.journal import Author
 from jobs.actions.waiting.limits import refuse_too_many_waiting
 from jobs.core import deadlines, parsing
 from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
-from jobs.core.spec import ClusterShape, InvalidField, JobSpec, parse, refuse_dependency_cycle, refuse_priority
+from jobs.core.spec import ClusterShape, JobSpec, parse, refuse_dependency_cycle, refuse_priority
 from jobs.models import Cluster, ClusterMode, Job, Node, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 

@@ -15,12 +15,13 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import State
 from jobs.core.public_id import public_id, task_id
 from jobs.core.request_fields import REQUEST_FIELDS
-from jobs.core.spec import DependencySpec, InvalidField, JobSpec
+from jobs.core.spec import DependencySpec, JobSpec
 from jobs.models import Cluster, ClusterMode, Dependency, HoldKind, Job, Team, bulk_copy
 
 MAX_DEPENDENCY_ROWS = 100_000

@@ -10,14 +10,11 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from acmeweb.common.errors import NotAllowed, StateConflict
 from jobs.actions import journal
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Membership, Team, TeamRole
-
-
-class TeamError(Exception):
-    """Nothing was changed. The message is a sentence without a period."""
 
 
 @transaction.atomic
@@ -27,7 +24,7 @@ def create_team(name: str, title: str, *, first: Any, author: Author) -> Team:
         with transaction.atomic():
             team = Team.objects.create(name=name, title=title)
     except IntegrityError:
-        raise TeamError(f"a team named {name} already exists") from None
+        raise StateConflict(f"a team named {name} already exists") from None
     journal.new_event("team.created", author, detail={"team": name, "title": title}).save()
     token_actions.set_roles(first, {team.pk: TeamRole.ADMIN}, author=author, why="Created the team.")
     return team
@@ -37,7 +34,7 @@ def create_team(name: str, title: str, *, first: Any, author: Author) -> Team:
 def set_team_title(team: Team, title: str, *, author: Author) -> None:
     before = Team.objects.select_for_update().get(pk=team.pk).title
     if before == title:
-        raise TeamError(f"{team} already has this title")
+        raise StateConflict(f"{team} already has this title")
     Team.objects.filter(pk=team.pk).update(title=title)
     journal.new_event("team.title_changed", author, detail={"team": team.name, "from": before, "to": title}).save()
 
@@ -50,7 +47,7 @@ def set_team_role(team: Team, member: Any, role: TeamRole | None, *, by: Any, au
     roles = {user: TeamRole(has) for user, has in Membership.objects.filter(team=team).values_list("user_id", "role")}
     before = roles.get(member.pk)
     if before == role:
-        raise TeamError(f"{member} already {f'is {role}' if role else 'has no role'} in {team}")
+        raise StateConflict(f"{member} already {f'is {role}' if role else 'has no role'} in {team}")
     # A superuser has every role in every team and may remove the last administrator
     if not by.is_superuser:
         _check_role_change(roles, member.pk, role, own=roles.get(by.pk))
@@ -60,8 +57,8 @@ def set_team_role(team: Team, member: Any, role: TeamRole | None, *, by: Any, au
 def _check_role_change(roles: dict[int, TeamRole], member: int, role: TeamRole | None, *, own: TeamRole | None) -> None:
     """Check that the caller administers the team and that an administrator remains."""
     if own != TeamRole.ADMIN:
-        raise TeamError("this needs the role admin in the team")
+        raise NotAllowed("this needs the role admin in the team")
     # A team whose last administrator leaves could only be administered by a superuser
     others = [user for user, other_role in roles.items() if other_role == TeamRole.ADMIN and user != member]
     if roles.get(member) == TeamRole.ADMIN and role != TeamRole.ADMIN and not others:
-        raise TeamError("the team needs an administrator: appoint another one first")
+        raise StateConflict("the team needs an administrator: appoint another one first")

@@ -9,13 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from acmeweb.common.errors import InvalidInput, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.models import Membership, Team, TeamRole, Token, TokenScope, clock
-
-
-class TokenError(Exception):
-    """The token cannot be created or changed. The message is a sentence."""
 
 
 def max_token_scope(user: Any, team: Team | None) -> TokenScope:
@@ -54,10 +51,10 @@ def create_token(
     networks: list[str] | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[Token, str]:
-    """Create a token and return it with its secret, which cannot be read again. Raises TokenError if it would be valid
-    too long."""
+    """Create a token and return it with its secret, which cannot be read again. Raises InvalidInput if it would be
+    valid too long."""
     if why := token_expiry_error(expires_at, clock.now()):
-        raise TokenError(why)
+        raise InvalidInput(why)
     token, secret = Token.make(
         user=user, team=team, name=name, scope=scope, networks=networks or [], expires_at=expires_at
     )
@@ -71,7 +68,7 @@ def revoke(token: Token, *, author: Author, why: str = "") -> None:
     """Revoke the token permanently, effective with its next request."""
     # The guard keeps the time and the author of the first revocation
     if not Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=clock.now()):
-        raise TokenError(f"{token} is already revoked")
+        raise StateConflict(f"{token} is already revoked")
     token.refresh_from_db()
     journal_token("token.revoked", token, author, why)
 

@@ -17,7 +17,7 @@ from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.admin import formatting
 from jobs.admin.record import AcmeAdmin
-from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, AdminActionsMixin
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin
 from jobs.models import Team, Token
 from jobs.web.token_forms import TokenRightsForm
 
@@ -50,10 +50,7 @@ class UsableTokenFilter(admin.SimpleListFilter):
 
 
 def _revoke_token(token: Token, values: AdminActionInput) -> None:
-    try:
-        token_actions.revoke(token, author=values.author, why=values.why)
-    except token_actions.TokenError as error:
-        raise AdminActionRefused(str(error)) from None
+    token_actions.revoke(token, author=values.author, why=values.why)
     message = f"Revoked. {values.why}".strip()
     LogEntry.objects.log_actions(values.author.user_id, [token], CHANGE, change_message=message, single_object=True)
 

@@ -21,22 +21,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from jobs.actions.jobs import JobError
+from acmeweb.common.errors import StateConflict
 from jobs.actions.journal import Author
-from jobs.actions.maintenance import MaintenanceError
-from jobs.actions.nodes import NodeError
-from jobs.core.lifecycle import ForbiddenTransition
 
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 500
-
-
-class AdminActionRefused(Exception):
-    """An admin action does not apply to the row. The message is shown to the user."""
-
-
-ACTION_ERRORS = (AdminActionRefused, JobError, NodeError, MaintenanceError, ForbiddenTransition)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +178,7 @@ def _run_on_row(verb: AdminAction, row: Any, values: AdminActionInput) -> str:
     """Perform the action on one row; returns an error message, or "" on success."""
     try:
         verb.act(row, values)
-    except ACTION_ERRORS as refusal:
+    except StateConflict as refusal:
         return f"{refusal}."
     except Exception:  # one failing row must not stop the others
         log.exception("%s of %s failed (request %s)", verb.name, row, values.author.request_id)

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.http.response import HttpResponseBase, StreamingHttpResponse
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import parsing
 from jobs.models import TokenScope
 from jobs.queries.event_export import exported_lines
 from jobs.rest.endpoint import ApiEndpoint, reject_unknown_params
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.streaming import is_asgi, read_in_threads
 
@@ -50,5 +50,5 @@ class EventExport(ApiEndpoint):
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= low):
-            raise InvalidRequestField(name, f"{parsing.short_repr(text)} is not a number from {low}")
+            raise InvalidField(name, f"{parsing.short_repr(text)} is not a number from {low}")
         return int(text)

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import job_verbs, submissions
 from jobs.actions.bulk import apply
 from jobs.actions.bulk.apply import MAX_BULK_JOBS, BulkJobResult
@@ -33,7 +34,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 
 MAX_JOBS = 5000
@@ -142,7 +142,7 @@ class BulkJobs(ActionEndpoint):
     def work(self) -> Response:
         body = self.body(self.takes, "this request")
         if "jobs" not in body:
-            raise InvalidRequestField("jobs", "is missing")
+            raise InvalidField("jobs", "is missing")
         defaults: dict[str, Any] = {name: body[name] for name in ("team", "cluster") if name in body}
         each = body.get("mode") == "each"
         results = submissions.submit_requests(body["jobs"], defaults, self.caller, self.author, many=True, each=each)
@@ -231,7 +231,7 @@ class JobActionEndpoint(ActionEndpoint):
         body = self.body(self.takes, f"the verb {self.verb.name}")
         for name in self.takes:
             if name not in body and name != "reason":
-                raise InvalidRequestField(name, "is missing")
+                raise InvalidField(name, "is missing")
         job = full_job(self.caller, id)
         if "If-Match" in self.request.headers:
             _lock_job(job)
@@ -294,7 +294,7 @@ class BulkJobActions(ActionEndpoint):
         keys = apply.oldest_keys(rows, MAX_BACKGROUND_JOBS)
         if len(keys) > MAX_BACKGROUND_JOBS:
             field = "ids" if "ids" in body else "filter"
-            raise InvalidRequestField(field, f"more than {MAX_BACKGROUND_JOBS} jobs match")
+            raise InvalidField(field, f"more than {MAX_BACKGROUND_JOBS} jobs match")
         request = JobActionRequest(author=self.author, why=body.get("reason", ""), priority=body.get("priority", 0))
         if len(keys) > MAX_BULK_JOBS and not dry:
             return self._start_in_background(action, keys, request)
@@ -332,10 +332,10 @@ class BulkJobActions(ActionEndpoint):
 
     def _jobs_by_filter(self, filters: Mapping[str, Any]) -> QuerySet[Job]:
         if not filters:
-            raise InvalidRequestField("filter", "is empty; give at least one filter")
+            raise InvalidField("filter", "is empty; give at least one filter")
         params = {name: _filter_texts(name, value) for name, value in filters.items()}
         if reserved := query_params.RESERVED_PARAMS.intersection(params):
-            raise InvalidRequestField("filter", f"{min(reserved)} is not a filter")
+            raise InvalidField("filter", f"{min(reserved)} is not a filter")
         return self.caller.jobs().filter(query_params.parse(JOB_FILTERS, params, "jobs"))
 
 
@@ -379,11 +379,11 @@ def _background_progress(row: BulkAction, url: str) -> dict[str, Any]:
 
 def _check_action_request(body: Mapping[str, Any]) -> None:
     if "action" not in body:
-        raise InvalidRequestField("action", "is missing")
+        raise InvalidField("action", "is missing")
     if ("ids" in body) == ("filter" in body):
-        raise InvalidRequestField("ids", "give either ids or a filter")
+        raise InvalidField("ids", "give either ids or a filter")
     if (body["action"] == "priority") != ("priority" in body):
-        raise InvalidRequestField("priority", "is required for the verb priority and not allowed for others")
+        raise InvalidField("priority", "is required for the verb priority and not allowed for others")
 
 
 def _filter_texts(name: str, value: Any) -> list[str]:
@@ -398,10 +398,10 @@ def _filter_text(name: str, value: Any) -> str:
     if isinstance(value, int) and abs(value) < 10**20:
         return str(value)
     if not isinstance(value, str):
-        raise InvalidRequestField(name[:40], f"is {parsing.json_type_name(value)}, not text")
+        raise InvalidField(name[:40], f"is {parsing.json_type_name(value)}, not text")
     if not value:
         # An empty text would select every job
-        raise InvalidRequestField(name[:40], "is empty")
+        raise InvalidField(name[:40], "is empty")
     return value
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from rest_framework.exceptions import APIException, NotFound
+from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.api import log_stream
 from jobs.core import parsing
 from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
 from jobs.models import Attempt, TokenScope
 from jobs.rest.endpoint import ApiEndpoint, find_job_or_404, reject_unknown_params
-from jobs.rest.errors import InvalidRequestField
+from jobs.rest.errors import RequestFailed
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.streaming import is_asgi
 
@@ -28,11 +29,7 @@ ATTEMPT_PARAM = {
 }
 
 
-class LogUnavailable(APIException):
-    """The file system that holds the logs is not responding."""
-
-    status_code = 503
-    wait = 10
+STORAGE_RETRY_S = 10
 
 
 class AttemptLogEndpoint(ApiEndpoint):
@@ -80,12 +77,12 @@ class JobLog(AttemptLogEndpoint):
         tail = single_query_value(request, "tail")
         range_header = request.headers.get("Range")
         if tail is not None and range_header is not None:
-            raise InvalidRequestField("tail", "cannot be combined with the header Range")
+            raise InvalidField("tail", "cannot be combined with the header Range")
         try:
             stream = LogStream(attempt.log_source)
             return self._log_response(stream, attempt, tail, range_header)
         except StorageUnresponsive as error:
-            raise LogUnavailable(str(error)) from None
+            raise RequestFailed(503, str(error), STORAGE_RETRY_S) from None
         except LogReadError as error:
             raise NotFound(str(error)) from None
 
@@ -128,14 +125,12 @@ def _tail_offset(stream: LogStream, text: str) -> int:
     """The byte at which the requested tail begins."""
     match = TAIL_PATTERN.fullmatch(text)
     if match is None:
-        raise InvalidRequestField(
-            "tail", f"{parsing.short_repr(text)} is not a number of bytes, or of lines as in 100lines"
-        )
+        raise InvalidField("tail", f"{parsing.short_repr(text)} is not a number of bytes, or of lines as in 100lines")
     count = int(match[1])
     if not match[2]:
         return max(0, stream.size - count)
     if not 0 <= count <= MAX_TAIL_LINES:
-        raise InvalidRequestField("tail", f"requests {count} lines; at most {MAX_TAIL_LINES} are allowed")
+        raise InvalidField("tail", f"requests {count} lines; at most {MAX_TAIL_LINES} are allowed")
     return stream.last_lines_start(count) if count else stream.size
 
 
@@ -193,11 +188,11 @@ class FollowJobLog(AttemptLogEndpoint):
 def single_query_value(request: Any, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise InvalidRequestField(name, "is given more than once")
+        raise InvalidField(name, "is given more than once")
     return values[0] if values else None
 
 
 def _parse_integer(name: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        raise InvalidRequestField(name, f"{parsing.short_repr(text)} is not a whole number")
+        raise InvalidField(name, f"{parsing.short_repr(text)} is not a whole number")
     return parsing.integer_reader(low, high)(name, int(text))

@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.maintenance import MaintenanceRequest
 from jobs.api.clusters import visible_cluster
@@ -26,7 +27,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     lock_unchanged_row,
 )
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -178,11 +178,11 @@ class Maintenances(ActionEndpoint, ListEndpoint):
         body = self.body(table, "a maintenance")
         for field in ("name", "reason", "end_at"):
             if field not in body:
-                raise InvalidRequestField(field, "is required")
+                raise InvalidField(field, "is required")
         dry, now, cluster = body.pop("dry_run", False), clock.now(), visible_cluster(name, self.caller)
         etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         if "lead_time" in body and body["lead_time"] is None:
-            raise InvalidRequestField("lead_time", "must not be UNLIMITED: no job without a time limit could start")
+            raise InvalidField("lead_time", "must not be UNLIMITED: no job without a time limit could start")
         fields: dict[str, Any] = {"start_at": now, "lead_time": DEFAULT_RUN_TIME} | body
         window = MaintenanceRequest(**fields)
         impact = maintenance_actions.preview_maintenance(cluster, window, now)
@@ -227,7 +227,7 @@ class OneMaintenance(ChangeableDetailEndpoint):
             {"end_at": parsing.read_timestamp, "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "an end"
         )
         if "end_at" not in body:
-            raise InvalidRequestField("end_at", "is required")
+            raise InvalidField("end_at", "is required")
         return body
 
     def change(self, row: Maintenance, values: dict[str, Any]) -> None:

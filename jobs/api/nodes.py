@@ -10,6 +10,7 @@ from django.db.models import Count, QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import nodes as node_actions
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
@@ -28,7 +29,6 @@ from jobs.rest.endpoint import (
     lock_unchanged_row,
     reject_unknown_params,
 )
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, json_value
 
@@ -134,7 +134,7 @@ class DrainNode(NodeActionEndpoint):
     def work(self, cluster: str, name: str) -> Response:
         body = self.body(self.takes, "the verb drain")
         if "reason" not in body:
-            raise InvalidRequestField("reason", "is missing; it is shown in the node list")
+            raise InvalidField("reason", "is missing; it is shown in the node list")
         node, dry, mode = self.lock(cluster, name), body.get("dry_run", False), body.get("mode", DrainMode.FINISH)
         # Computed before the drain, so that the dry run and the action return the same consequences
         consequences = drain_consequences(node, mode, drained=not dry)

@@ -18,14 +18,14 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from jobs.actions import progress
 from jobs.actions.journal import Author
 from jobs.actions.stack_requests import STACK_SIGNALS
 from jobs.core import parsing
-from jobs.core.slurm_notation import BadNotation, parse_signal
+from jobs.core.slurm_notation import parse_signal
 from jobs.models import Attempt, TokenScope
 from jobs.rest.endpoint import ActionEndpoint
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.idempotency import attempt_request, idempotency_key_of, run_once
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -243,7 +243,7 @@ def read_stack_signal(name: str, value: Any) -> str:
     text = parsing.text_reader(12)(name, value)
     try:
         parsed = parse_signal(text) if text else None
-    except BadNotation as error:
+    except InvalidInput as error:
         parsing.raise_invalid_field(name, str(error))
     if parsed and parsed.signal not in STACK_SIGNALS:
         parsing.raise_invalid_field(name, f"{parsed.signal} is not one of {', '.join(sorted(STACK_SIGNALS))}")
@@ -338,10 +338,10 @@ def _read_item(
 ) -> dict[str, Any]:
     try:
         values = parsing.read_fields(item, table, "it")
-    except parsing.InvalidField as error:
-        raise InvalidRequestField(field, f"number {index}: {error.field}: {error.why}") from None
+    except InvalidField as error:
+        raise InvalidField(field, f"number {index}: {error.field}: {error.why}") from None
     if missing := next((name for name in required if name not in values), ""):
-        raise InvalidRequestField(field, f"number {index}: {missing}: is missing")
+        raise InvalidField(field, f"number {index}: {missing}: is missing")
     return values
 
 
@@ -361,7 +361,5 @@ def _read_rank_times(index: int, item: dict[str, Any]) -> progress.RankTimesRepo
     for name in ("nodes", "groups"):
         count = len(fields.get(name, ()))
         if count != ranks and (name == "nodes" or name in fields):
-            raise InvalidRequestField(
-                "ranks", f"number {index}: {name}: length is {count}, but seconds has length {ranks}"
-            )
+            raise InvalidField("ranks", f"number {index}: {name}: length is {count}, but seconds has length {ranks}")
     return progress.RankTimesReport(**{"seconds": (), "nodes": (), **fields})

@@ -9,6 +9,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import saved_views as saved_view_actions
 from jobs.core import parsing
 from jobs.models import SavedView, TokenScope
@@ -22,7 +23,6 @@ from jobs.rest.endpoint import (
     find_or_404,
     lock_unchanged_row,
 )
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -142,10 +142,10 @@ class Views(ActionEndpoint, ListEndpoint):
     def work(self) -> Response:
         body = self.body(VIEW_READERS | {"team": parsing.text_reader(40)}, "a view")
         if "name" not in body:
-            raise InvalidRequestField("name", "is required")
+            raise InvalidField("name", "is required")
         team = self.caller.teams().filter(name=body["team"]).first() if "team" in body else None
         if "team" in body and team is None:
-            raise InvalidRequestField("team", f"you are not a member of team {parsing.short_repr(body['team'])}")
+            raise InvalidField("team", f"you are not a member of team {parsing.short_repr(body['team'])}")
         view, is_new = saved_view_actions.save(
             self.caller, body["name"], body.get("filters", ""), team=team, author=self.author
         )

@@ -15,12 +15,12 @@ from typing import Any
 from django.db import transaction
 from rest_framework.exceptions import PermissionDenied
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import submissions
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets, SubmissionTargets
 from jobs.actions.submit import SubmissionGroup, refuse_observe_mode, submit_in_transaction
 from jobs.actions.waiting.limits import waiting_limit_errors
-from jobs.core.spec import InvalidField
 from jobs.models import Job, TokenScope
 from jobs.models.permissions import Caller
 from jobs.rest import idempotency, throttle

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import FINAL_STATES, State
-from jobs.core.parsing import InvalidField
 from jobs.core.preemption_contract import duration_text
 from jobs.core.slurm_notation import format_duration
 

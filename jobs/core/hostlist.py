@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 
+from acmeweb.common.errors import InvalidInput
+
 TRAILING_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,18}\Z")
 MAX_HOSTLIST_LENGTH = 1_000_000  # characters: enough for 100,000 nodes whose names are written in full
 MAX_EXPANDED_CHARACTERS = 16_000_000  # total of all names
@@ -15,25 +17,21 @@ MAX_DIGITS = 18
 MAX_HOSTNAMES = 100_000  # bounds the memory that input of a user or a cluster can use
 
 
-class BadHostlist(ValueError):
-    """The text is not a valid node list. The message is part of a sentence."""
-
-
 def expand(text: str) -> list[str]:
     """Return every name in the order written: `a[1-2],b` gives a1, a2, b. Sizes are checked before anything is
     expanded."""
     if len(text) > MAX_HOSTLIST_LENGTH:
-        raise BadHostlist(f"{text[:40]!r}… has more than {MAX_HOSTLIST_LENGTH} characters")
+        raise InvalidInput(f"{text[:40]!r}… has more than {MAX_HOSTLIST_LENGTH} characters")
     parts = [_parse_part(part.strip()) for part in _split_at_commas(text) if part.strip()]
     # Compute the number of names before expanding, because nested ranges multiply
     counts = [prod(_name_count(piece) for piece in pieces) for pieces in parts]
     if sum(counts) > MAX_HOSTNAMES:
-        raise BadHostlist(f"{text[:40]!r} names more than {MAX_HOSTNAMES} nodes")
+        raise InvalidInput(f"{text[:40]!r} names more than {MAX_HOSTNAMES} nodes")
     if sum(map(_expanded_size, parts, counts)) > MAX_EXPANDED_CHARACTERS:
-        raise BadHostlist(f"{text[:40]!r} names nodes with too long names")
+        raise InvalidInput(f"{text[:40]!r} names nodes with too long names")
     names = ["".join(name) for pieces in parts for name in product(*map(_piece_texts, pieces))]
     if too_long := next((name for name in names if len(name) > MAX_HOSTNAME_LENGTH), ""):
-        raise BadHostlist(f"{too_long[:40]!r} is longer than {MAX_HOSTNAME_LENGTH} characters")
+        raise InvalidInput(f"{too_long[:40]!r} is longer than {MAX_HOSTNAME_LENGTH} characters")
     return names
 
 
@@ -43,12 +41,12 @@ def _split_at_commas(text: str) -> Iterator[str]:
     for i, char in enumerate(text):
         depth += (char == "[") - (char == "]")
         if depth not in (0, 1):
-            raise BadHostlist(f"{text[:40]!r} has unbalanced brackets")
+            raise InvalidInput(f"{text[:40]!r} has unbalanced brackets")
         if char == "," and depth == 0:
             yield text[start:i]
             start = i + 1
     if depth:
-        raise BadHostlist(f"{text[:40]!r} has unbalanced brackets")
+        raise InvalidInput(f"{text[:40]!r} has unbalanced brackets")
     yield text[start:]
 
 
@@ -70,11 +68,11 @@ def _parse_range(piece: str, part: str) -> tuple[int, int, int]:
     low, dash, high = piece.partition("-")
     high = high if dash else low
     if not (_is_number(low) and _is_number(high)):
-        raise BadHostlist(f"{part[:40]!r}: {piece[:20]!r} is neither a number nor a range")
+        raise InvalidInput(f"{part[:40]!r}: {piece[:20]!r} is neither a number nor a range")
     if int(high) < int(low):
-        raise BadHostlist(f"{part[:40]!r}: {piece[:20]!r} counts down")
+        raise InvalidInput(f"{part[:40]!r}: {piece[:20]!r} counts down")
     if int(high) - int(low) > MAX_HOSTNAMES:
-        raise BadHostlist(f"{part[:40]!r} names more than {MAX_HOSTNAMES} nodes")
+        raise InvalidInput(f"{part[:40]!r} names more than {MAX_HOSTNAMES} nodes")
     return int(low), int(high), len(low)
 
 

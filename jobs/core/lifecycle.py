@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from acmeweb.common.errors import StateConflict
+
 
 class State(StrEnum):
     """The base state of a job or of one attempt."""
@@ -151,16 +153,9 @@ FAILURE_STATES = frozenset(
 )
 
 
-class ForbiddenTransition(Exception):
-    """A transition that `TRANSITIONS` does not contain."""
-
-    def __init__(self, source: State, target: State) -> None:
-        super().__init__(f"a job that is {source} cannot become {target}")
-
-
 def check_transition(source: State, target: State) -> None:
     if (source, target) not in TRANSITIONS:
-        raise ForbiddenTransition(source, target)
+        raise StateConflict(f"a job that is {source} cannot become {target}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,30 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from jobs.core import slurm_notation
 
 MAX_NUMBER = 1_000_000_000
 
 FieldReader = Callable[[str, Any], Any]
-
-
-class InvalidField(ValueError):
-    """A field of a request is invalid. `field` is its name in the request, `why` a sentence without a subject.
-
-    `others` are further invalid fields of the same request.
-    """
-
-    def __init__(self, field: str, why: str, others: Sequence[InvalidField] = ()) -> None:
-        self.field, self.why, self.others = field, why, tuple(others)
-        super().__init__(f"{field}: {why}")
-
-    @property
-    def by_field(self) -> dict[str, list[str]]:
-        """The sentences of all invalid fields."""
-        sentences: dict[str, list[str]] = {}
-        for error in (self, *self.others):
-            sentences.setdefault(error.field, []).append(error.why)
-        return sentences
 
 
 MAX_REPORTED_FIELDS = 20
@@ -160,7 +142,7 @@ def read_duration(name: str, value: Any) -> timedelta | None:
             raise_invalid_field(name, f"is {json_type_name(value)}, not seconds or D-HH:MM:SS")
         else:
             duration = slurm_notation.duration_from_seconds(value)
-    except slurm_notation.BadNotation as error:
+    except InvalidInput as error:
         raise_invalid_field(name, str(error))
     # None means UNLIMITED, which is valid
     if duration is not None and not duration:
@@ -173,7 +155,7 @@ def read_memory_mb(name: str, value: Any) -> int:
     if isinstance(value, str):
         try:
             value = slurm_notation.parse_memory_mb(value)
-        except slurm_notation.BadNotation as error:
+        except InvalidInput as error:
             raise_invalid_field(name, str(error))
     return integer_reader(0, MAX_NUMBER)(name, value)
 
@@ -183,7 +165,7 @@ def read_checkpoint_signal(name: str, value: Any) -> str:
     notation = text_reader(16)(name, value)
     try:
         slurm_notation.parse_signal(notation) if notation else None
-    except slurm_notation.BadNotation as error:
+    except InvalidInput as error:
         raise_invalid_field(name, str(error))
     return notation.strip().upper()
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from jobs.core.parsing import InvalidField
+from acmeweb.common.errors import InvalidField
 
 DAY = timedelta(days=1)
 MAX_EXEMPT_MINUTES = 10_080

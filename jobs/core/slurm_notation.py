@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from acmeweb.common.errors import InvalidInput
+
 UNLIMITED = "UNLIMITED"
 DAYS_PATTERN = re.compile(r"^(\d{1,6})-(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
 CLOCK_PATTERN = re.compile(r"^(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
@@ -13,10 +15,6 @@ MEMORY_PATTERN = re.compile(r"^(\d{1,15})\s*([KMGT]?)I?B?$", re.ASCII)
 MAX_DURATION = timedelta(days=366 * 10)
 SIGNAL_PATTERN = re.compile(r"(B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP|CONT|ALRM|WINCH|URG)(?:@(\d{1,5}))?", re.ASCII)
 DEFAULT_GRACE = timedelta(seconds=60)
-
-
-class BadNotation(ValueError):
-    """The text does not match the notation. The message is a sentence without a subject."""
 
 
 def parse_duration(text: str) -> timedelta | None:
@@ -29,7 +27,7 @@ def parse_duration(text: str) -> timedelta | None:
     elif match := CLOCK_PATTERN.match(text):
         days, (hours, minutes, seconds) = 0, _parse_clock(match)
     else:
-        raise BadNotation(f"{text[:40]!r} is not a duration such as 90, 30:00, 12:00:00 or 2-03:15:00")
+        raise InvalidInput(f"{text[:40]!r} is not a duration such as 90, 30:00, 12:00:00 or 2-03:15:00")
     return _check_duration(timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
 
 
@@ -44,13 +42,13 @@ def duration_from_seconds(seconds: float) -> timedelta:
     """Convert the API's numbers, which are seconds."""
     if not 0 <= seconds <= MAX_DURATION.total_seconds():
         shown = f"{seconds:.0f} seconds" if abs(seconds) < 1e15 else "that many seconds"
-        raise BadNotation(f"{shown} is not between 0 and 10 years")
+        raise InvalidInput(f"{shown} is not between 0 and 10 years")
     return timedelta(seconds=seconds)
 
 
 def _check_duration(duration: timedelta) -> timedelta:
     if duration > MAX_DURATION:
-        raise BadNotation("it is longer than 10 years")
+        raise InvalidInput("it is longer than 10 years")
     return duration
 
 
@@ -68,7 +66,7 @@ def parse_memory_mb(text: str) -> int:
     """Parse `1T`, `512G` or `2048` (MB) in powers of 1024. The result is MiB, rounded up."""
     match = MEMORY_PATTERN.match(text.strip().upper())
     if not match:
-        raise BadNotation(f"{text[:40]!r} is not an amount of memory such as 512G or 1T")
+        raise InvalidInput(f"{text[:40]!r} is not an amount of memory such as 512G or 1T")
     number, unit = int(match[1]), match[2] or "M"
     kib = number * {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}[unit]
     # Rounded up: a job must not get less memory than it requested
@@ -92,24 +90,24 @@ def parse_array(text: str, most: int) -> tuple[list[int], int | None]:
     body, percent, limit = text.strip().partition("%")
     # The slice bounds int() to nine digits, whatever the input length
     if percent and not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
-        raise BadNotation(f"{text[:40]!r}: the number of concurrent tasks after % must be between 1 and {most}")
+        raise InvalidInput(f"{text[:40]!r}: the number of concurrent tasks after % must be between 1 and {most}")
     indices = sorted({index for part in body.split(",") for index in _parse_array_part(part.strip(), most)})
     if len(indices) > most:
-        raise BadNotation(f"{text[:40]!r} has more than {most} tasks")
+        raise InvalidInput(f"{text[:40]!r} has more than {most} tasks")
     return indices, int(limit) if percent else None
 
 
 def _parse_array_part(part: str, most: int) -> range:
     match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part, re.ASCII)
     if not match:
-        raise BadNotation(f"{part[:40]!r} is not an array index or range such as 7, 0-99 or 0-99%10")
+        raise InvalidInput(f"{part[:40]!r} is not an array index or range such as 7, 0-99 or 0-99%10")
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if high < low:
-        raise BadNotation(f"{part[:40]!r} counts down; write {high}-{low}")
+        raise InvalidInput(f"{part[:40]!r} counts down; write {high}-{low}")
     if step < 1:
-        raise BadNotation(f"{part[:40]!r} has a step of 0")
+        raise InvalidInput(f"{part[:40]!r} has a step of 0")
     if (tasks := len(range(low, high + 1, step))) > most:
-        raise BadNotation(f"{part[:40]!r} has {tasks} tasks, more than the {most} allowed")
+        raise InvalidInput(f"{part[:40]!r} has {tasks} tasks, more than the {most} allowed")
     return range(low, high + 1, step)
 
 
@@ -132,6 +130,6 @@ def parse_signal(text: str) -> CheckpointSignal:
     """Parse `[B:]USR1[@120]` as for sbatch --signal: seconds after the @, default 60."""
     match = SIGNAL_PATTERN.fullmatch(text.strip().upper())
     if not match:
-        raise BadNotation(f"{text[:40]!r} is not a signal such as USR1, USR1@120 or B:TERM@30")
+        raise InvalidInput(f"{text[:40]!r} is not a signal such as USR1, USR1@120 or B:TERM@30")
     grace = timedelta(seconds=int(match[3])) if match[3] else DEFAULT_GRACE
     return CheckpointSignal(signal=match[2], shell=bool(match[1]), grace=grace)

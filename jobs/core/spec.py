@@ -16,6 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import dropwhile
 from typing import Any
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from jobs.core import parsing, slurm_notation
 from jobs.core.container_offers import MAX_MOUNTS, MOUNT_NAME, NO_OFFERS, ContainerOffers
 from jobs.core.deadlines import DeadlineAction
@@ -36,7 +37,6 @@ from jobs.core.gpu_shares import (
 )
 from jobs.core.lifecycle import JobKind
 from jobs.core.parsing import FieldReader
-from jobs.core.parsing import InvalidField as InvalidField
 from jobs.core.preemption_contract import CONTRACT_FIELDS, NO_CONTRACTS, ContractLimits, PreemptionContract
 from jobs.core.request_fields import DEFAULT_REQUEUE_LIMIT, MAX_IMAGE_LENGTH, REQUEST_FIELDS, Notation, Value
 
@@ -415,7 +415,7 @@ def _read_array(name: str, value: Any) -> tuple[tuple[int, ...], int | None]:
     try:
         text = parsing.text_reader(REQUEST_FIELDS[name].value.most)(name, value)
         indices, limit = slurm_notation.parse_array(text, MAX_ARRAY_TASKS)
-    except slurm_notation.BadNotation as error:
+    except InvalidInput as error:
         parsing.raise_invalid_field(name, str(error))
     return tuple(indices), limit
 

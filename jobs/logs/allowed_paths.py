@@ -18,16 +18,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from acmeweb.common.errors import InvalidInput
+
 MAX_TOKEN_BYTES = 16 << 10
 MAX_SECRET_BYTES = 1 << 20  # a kubeconfig with the certificates of several clusters
 SYSTEM_DIRECTORIES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
     "/var/lib",
 )
-
-
-class PathNotAllowed(ValueError):
-    """The path is not allowed. The message is a sentence without subject and period, as for a field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ class AllowedPaths:
         """Return the text of a file beneath an allowed directory: a kubeconfig, a certificate or a key."""
         text = _read_ascii(self._open_secret(path), MAX_SECRET_BYTES, "")
         if not text.strip():
-            raise PathNotAllowed("is empty")
+            raise InvalidInput("is empty")
         return text
 
     def _open_secret(self, path: str) -> int:
@@ -96,7 +94,7 @@ class AllowedPaths:
 
     def check_socket(self, path: str) -> None:
         if _is_beneath(_real_path(path), os.path.realpath(self.var)):
-            raise PathNotAllowed("lies in ACME_VAR, where the services of Acme listen")
+            raise InvalidInput("lies in ACME_VAR, where the services of Acme listen")
 
     def _locate_token(self, path: str) -> tuple[str, tuple[str, ...]]:
         """Return (allowed directory, path components from there to the file), both without links."""
@@ -106,7 +104,7 @@ class AllowedPaths:
                 self._refuse_own_secrets(real)
                 return directory, Path(real).relative_to(directory).parts
         allowed = ", ".join(self.token_dirs)
-        raise PathNotAllowed(
+        raise InvalidInput(
             f"is not beneath a directory for tokens ({allowed}); move the file there, or add its directory to"
             " ACME_TOKEN_DIRS"
         )
@@ -114,17 +112,17 @@ class AllowedPaths:
     def _refuse_own_secrets(self, real: str) -> None:
         var = os.path.realpath(self.var)
         if _is_beneath(real, var) and not _is_beneath(real, f"{var}/tokens"):
-            raise PathNotAllowed(f"lies in ACME_VAR, where Acme stores its secrets; move it to {self.var}/tokens")
+            raise InvalidInput(f"lies in ACME_VAR, where Acme stores its secrets; move it to {self.var}/tokens")
 
     def _check_shared(self, real: str) -> None:
         if real == "/":
-            raise PathNotAllowed("is the root directory of this machine; enter the directory that jobs write to")
+            raise InvalidInput("is the root directory of this machine; enter the directory that jobs write to")
         _refuse_overlap(real, [os.path.realpath(self.var)], "ACME_VAR, where Acme stores its data and secrets")
         _refuse_overlap(real, map(os.path.realpath, self.token_dirs), "a directory of tokens")
         # An explicit list replaces the default ban of system directories
         if self.log_dirs:
             if not any(_is_beneath(real, os.path.realpath(directory)) for directory in self.log_dirs):
-                raise PathNotAllowed(f"is not beneath {', '.join(self.log_dirs)} (ACME_LOG_DIRS)")
+                raise InvalidInput(f"is not beneath {', '.join(self.log_dirs)} (ACME_LOG_DIRS)")
         else:
             _refuse_overlap(real, SYSTEM_DIRECTORIES, "a system directory")
 
@@ -169,13 +167,13 @@ def _open_program_file(path: str) -> int:
 
 def _real_path(path: str) -> str:
     if "\x00" in path:
-        raise PathNotAllowed("contains a NUL byte")
+        raise InvalidInput("contains a NUL byte")
     if not path.startswith("/"):
-        raise PathNotAllowed("does not begin with /; enter the path as mounted on this machine")
+        raise InvalidInput("does not begin with /; enter the path as mounted on this machine")
     try:
         return os.path.realpath(path)
     except (OSError, ValueError) as error:
-        raise PathNotAllowed(f"cannot be resolved ({error})") from None
+        raise InvalidInput(f"cannot be resolved ({error})") from None
 
 
 def _is_beneath(path: str, directory: str) -> bool:
@@ -187,9 +185,9 @@ def _is_beneath(path: str, directory: str) -> bool:
 def _refuse_overlap(real: str, forbidden: Iterable[str], what: str) -> None:
     for directory in forbidden:
         if _is_beneath(real, directory):
-            raise PathNotAllowed(f"is in {what} ({directory})")
+            raise InvalidInput(f"is in {what} ({directory})")
         if _is_beneath(directory, real):
-            raise PathNotAllowed(f"contains {what} ({directory})")
+            raise InvalidInput(f"contains {what} ({directory})")
 
 
 def _open_child(parent: int, name: str, flags: int) -> int:
@@ -204,11 +202,9 @@ def _read_token_text(descriptor: int) -> str:
     """Return the token in an open file and close the descriptor."""
     text = _read_ascii(descriptor, MAX_TOKEN_BYTES, "; it must contain only the token").strip()
     if not text:
-        raise PathNotAllowed("is empty; write a token to it with: scontrol token username=… lifespan=…")
+        raise InvalidInput("is empty; write a token to it with: scontrol token username=… lifespan=…")
     if not text.isprintable() or " " in text:
-        raise PathNotAllowed(
-            "contains more than one word; it must contain only the token, without the prefix SLURM_JWT="
-        )
+        raise InvalidInput("contains more than one word; it must contain only the token, without the prefix SLURM_JWT=")
     return text
 
 
@@ -216,7 +212,7 @@ def _read_ascii(descriptor: int, largest: int, advice: str) -> str:
     """Return the text of an open file and close the descriptor."""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PathNotAllowed("is not a regular file")
+            raise InvalidInput("is not a regular file")
         # One byte more than allowed, to detect larger files
         raw = os.read(descriptor, largest + 1)
     except OSError as error:
@@ -224,13 +220,13 @@ def _read_ascii(descriptor: int, largest: int, advice: str) -> str:
     finally:
         os.close(descriptor)
     if len(raw) > largest:
-        raise PathNotAllowed(f"is larger than {largest >> 10} KiB{advice}")
+        raise InvalidInput(f"is larger than {largest >> 10} KiB{advice}")
     try:
         return raw.decode("ascii")
     except UnicodeDecodeError:
-        raise PathNotAllowed(f"is not a text file{advice}") from None
+        raise InvalidInput(f"is not a text file{advice}") from None
 
 
-def _unreadable_error(error: Exception) -> PathNotAllowed:
+def _unreadable_error(error: Exception) -> InvalidInput:
     why = getattr(error, "strerror", "") or str(error)
-    return PathNotAllowed(f"cannot be read ({why}); make it readable for uid {os.getuid()} of this machine")
+    return InvalidInput(f"cannot be read ({why}); make it readable for uid {os.getuid()} of this machine")

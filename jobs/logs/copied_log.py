@@ -35,10 +35,6 @@ class LogPositionChanged(LogReadError):
     """Another worker writes this log, or has written it since."""
 
 
-class LogStorageFull(LogReadError):
-    """Nothing was added."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CopyPosition:
     size: int = 0
@@ -82,7 +78,7 @@ def append(
             _write_position(directory, f"{name}{SUFFIX}", after)
     except OSError as error:
         if error.errno in FULL:
-            raise LogStorageFull(f"The log directory of this cluster is full ({error.strerror}).") from None
+            raise LogReadError(f"The log directory of this cluster is full ({error.strerror}).") from None
         raise LogReadError(f"The log cannot be written ({error.strerror}).") from None
     finally:
         os.close(directory)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from errno import ELOOP, ENOTDIR
 from pathlib import PurePosixPath
 
-from jobs.core.turn_errors import SkipsRow
-from jobs.logs.allowed_paths import AllowedPaths, PathNotAllowed
+from acmeweb.common.errors import InvalidInput, SkipsRow
+from jobs.logs.allowed_paths import AllowedPaths
 
 SCAN_BLOCK_BYTES = 1 << 20
 
@@ -125,7 +125,7 @@ def open_directory_of(root: str, path: str, allowed: AllowedPaths) -> tuple[int,
 def _refuse_forbidden(root: str, descriptor: int, allowed: AllowedPaths) -> None:
     try:
         allowed.check_open_directory(descriptor)
-    except PathNotAllowed as refused:
+    except InvalidInput as refused:
         raise LogReadError(
             f"The log directory {root} of this cluster {refused}. Change it in the cluster settings."
         ) from None

@@ -50,10 +50,6 @@ class StorageUnresponsive(LogReadError):
     """The file system did not respond in time, so nothing is known about its files."""
 
 
-class ReaderExited(Exception):
-    """The reader exited before it answered."""
-
-
 class ReaderProcess:
     """One reader process."""
 
@@ -69,7 +65,7 @@ class ReaderProcess:
             os.set_blocking(pipe.fileno(), False)
 
     def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
-        """Run the function in the reader. Raises TimeoutError or ReaderExited."""
+        """Run the function in the reader. Raises TimeoutError, or BrokenPipeError if the reader exited."""
         until = time.monotonic() + deadline_s
         self._send_bytes(pack((function.__module__, function.__name__, arguments)), until)
         length = int.from_bytes(self._receive_bytes(LENGTH_BYTES, until))
@@ -85,8 +81,6 @@ class ReaderProcess:
                 raise TimeoutError
             try:
                 view = view[os.write(self._to.fileno(), view) :]
-            except BrokenPipeError:
-                raise ReaderExited from None
             except BlockingIOError:
                 continue
 
@@ -99,7 +93,7 @@ class ReaderProcess:
                 raise TimeoutError
             piece = os.read(self._from.fileno(), min(PIPE_BYTES, count - len(raw)))
             if not piece:
-                raise ReaderExited
+                raise BrokenPipeError
             raw += piece
         return bytes(raw)
 
@@ -200,7 +194,7 @@ class StorageRoot:
             except TimeoutError:
                 self._abandon_reader(reader)
                 raise self.unresponsive_error() from None
-            except ReaderExited:
+            except BrokenPipeError:
                 self._readers.end(reader)
                 continue
             except BaseException:

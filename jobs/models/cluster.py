@@ -15,6 +15,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.cluster_kinds import ClusterKind, cluster_kind, schemes_text
 from jobs.core.container_offers import container_offers
 from jobs.core.deadlines import UnlikelyDeadlines
@@ -32,10 +33,9 @@ from jobs.core.lifecycle import (
     node_condition,
 )
 from jobs.core.preemption_contract import MAX_EXEMPT_MINUTES, CheckpointClause, ContractLimits, limit_errors
-from jobs.core.slurm_notation import BadNotation, parse_signal
+from jobs.core.slurm_notation import parse_signal
 from jobs.core.spec import ClusterShape, NodeShape
 from jobs.logs import allowed_paths
-from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.logs.log_source import LogSource
 from jobs.models.people import SLUG
 
@@ -46,7 +46,7 @@ SIMULATED_SUFFIX = "-simulated"  # of the version that a simulated cluster repor
 def validate_signal(text: str) -> None:
     try:
         parse_signal(text)
-    except BadNotation as error:
+    except InvalidInput as error:
         raise ValidationError(str(error)) from None
 
 
@@ -561,7 +561,7 @@ def _check_paths(row: Cluster) -> None:
         try:
             if value := getattr(row, name):
                 check(value)
-        except PathNotAllowed as refused:
+        except InvalidInput as refused:
             refusals[name] = f"{value} {refused}."
     # setdefault: an error of the path itself is more specific and takes precedence
     if (row.submit_as == SubmitIdentity.USER_TOKENS) != bool(row.user_token_directory):

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Membership, Team, TeamRole, Token, clock
@@ -66,7 +67,7 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     token = get_object_or_404(_revocable_tokens(request.user), pk=pk)
     try:
         token_actions.revoke(token, author=Author.of(request))
-    except token_actions.TokenError as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, f"{token} is revoked. Programs that use it are rejected from now on.")

@@ -12,9 +12,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
-from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.models import ClusterMode, DrainMode, Node, clock
 from jobs.pages.nodes import DRAIN_MODE_CHOICES, drain_affected_jobs, visible_job_ids
@@ -35,10 +35,6 @@ class NodeActionOutcome:
 
     node: Node
     error: str = ""
-
-
-class _NodeDryRunRollback(Exception):
-    """Raised at the end of a dry run to roll its transaction back."""
 
 
 @require_POST
@@ -103,11 +99,9 @@ def _try_node_action(request: HttpRequest, node: Node, verb: str, mode: str, *, 
                 node_actions.drain(node, author=author, why=why or ("?" if dry else ""), now=now, mode=mode)
             else:
                 node_actions.resume(node, author=author, why=why, now=now)
-            if dry:
-                raise _NodeDryRunRollback
-    except _NodeDryRunRollback:
-        node.refresh_from_db()
-        return NodeActionOutcome(node=node)
-    except NodeError as error:
+            transaction.set_rollback(dry)
+    except StateConflict as error:
         return NodeActionOutcome(node=node, error=str(error))
+    if dry:
+        node.refresh_from_db()
     return NodeActionOutcome(node=node)

@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import saved_views as saved_view_actions
 from jobs.actions.bulk import apply
 from jobs.actions.bulk.apply import MAX_BULK_JOBS
@@ -25,7 +26,6 @@ from jobs.actions.job_verbs import JOB_ACTIONS, JobAction, JobActionRequest, rea
 from jobs.actions.journal import Author
 from jobs.core.display_text import strip_control_characters
 from jobs.core.lifecycle import JOB_STATES, JobKind
-from jobs.core.spec import InvalidField
 from jobs.models import BulkAction, Cluster, Job, Team, TeamRole, clock
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views

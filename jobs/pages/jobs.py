@@ -16,25 +16,23 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField, NotAllowed, StateConflict
 from jobs.actions.job_verbs import (
     JOB_ACTIONS,
-    JobActionDenied,
     JobActionRequest,
     available_job_actions,
     has_unknown_outcome,
     perform_job_action,
     read_priority,
 )
-from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core.charts import timeline
 from jobs.core.display_text import safe_display_text, strip_control_characters
 from jobs.core.hostlist import compress
-from jobs.core.lifecycle import ForbiddenTransition, State
+from jobs.core.lifecycle import State
 from jobs.core.request_fields import TEXTS_ON_PAGE
-from jobs.core.spec import InvalidField
 from jobs.models import Attempt, Job, clock
 from jobs.models.permissions import Caller
 from jobs.pages import progress, run_comparison
@@ -203,11 +201,11 @@ def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResp
         )
         action = JobActionRequest(author=Author.of(request), why=why, priority=priority)
         perform_job_action(verb, row, action, Caller(user=request.user))
-    except JobActionDenied as refusal:
+    except NotAllowed as refusal:
         messages.error(request, f"Not allowed: {refusal}")
     except InvalidField as bad:
         messages.error(request, f"Nothing was changed: {bad}.")
-    except (JobError, ForbiddenTransition) as error:
+    except StateConflict as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         request_turn(row.cluster_id)

@@ -13,9 +13,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
-from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core.gpu_shares import WHOLE_GPU, gpu_number
 from jobs.models import (
@@ -207,7 +207,7 @@ def node_action_view(request: HttpRequest, cluster: str, name: str, verb: str) -
                 node_actions.start_node_test(row, author=author, why=why)
             case "burn-in":
                 node_actions.start_burn_in(row, author=author, why=why, now=clock.now())
-    except NodeError as error:
+    except StateConflict as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         request_turn(row.cluster_id)

@@ -12,10 +12,9 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST
 
+from acmeweb.common.errors import InvalidField, NotAllowed, StateConflict
 from jobs.actions import saved_views as saved_view_actions
 from jobs.actions.journal import Author
-from jobs.actions.saved_views import SavedViewError
-from jobs.core.parsing import InvalidField
 from jobs.models import SavedView, Team, TeamRole
 from jobs.models.permissions import Caller
 from jobs.web import job_filters
@@ -79,7 +78,7 @@ def save_from_list(request: HttpRequest, shown: PageQuery) -> HttpResponse:
         )
         if request.POST.get("first") == "1":
             saved_view_actions.set_first_view(caller, view)
-    except (SavedViewError, InvalidField) as error:
+    except (NotAllowed, StateConflict, InvalidField) as error:
         messages.error(request, f"Nothing was saved: {error}.")
         return redirect(reverse("jobs") + selection.url())
     messages.success(request, f"View {view.name} saved." if is_new else f"View {view.name} updated.")
@@ -93,7 +92,7 @@ def change_view_action(request: HttpRequest, pk: int, verb: str) -> HttpResponse
     view = get_object_or_404(rows, pk=pk)
     try:
         message = _apply_change(request, caller, view, verb)
-    except (SavedViewError, InvalidField) as error:
+    except (NotAllowed, StateConflict, InvalidField) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, message)

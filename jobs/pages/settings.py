@@ -15,9 +15,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField, NotAllowed, StateConflict
 from jobs.actions import teams as team_actions
 from jobs.actions.journal import Author
-from jobs.actions.teams import TeamError
 from jobs.models import Event, Membership, Team, TeamRole, clock
 
 MAX_CHANGES_SHOWN = 30
@@ -119,7 +119,7 @@ def add_team(request: HttpRequest) -> HttpResponse:
         return _render_teams(request, form, status=422)
     try:
         team = team_actions.create_team(first=request.user, author=Author.of(request), **form.cleaned_data)
-    except TeamError as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed: {error}.")
         return redirect("teams")
     messages.success(request, f"Team {team} created. You are its administrator.")
@@ -180,7 +180,7 @@ def set_role(request: HttpRequest, name: str) -> HttpResponse:
     try:
         why = form.cleaned_data["why"]
         team_actions.set_team_role(row, member, role, by=request.user, author=Author.of(request), why=why)
-    except TeamError as error:
+    except (NotAllowed, StateConflict) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, f"{member} is {f'now {role} in' if role else 'no longer a member of'} team {row}.")
@@ -193,9 +193,9 @@ def change_team_title(request: HttpRequest, name: str) -> HttpResponse:
     form = TitleForm(request.POST, instance=row)
     try:
         if not form.is_valid():
-            raise TeamError(f"title: {form.errors['title'][0].rstrip('.')}")
+            raise InvalidField("title", form.errors["title"][0].rstrip("."))
         team_actions.set_team_title(row, form.cleaned_data["title"], author=Author.of(request))
-    except TeamError as error:
+    except (InvalidField, StateConflict) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, "Title changed.")

@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.job_verbs import CHANGEABLE_FIELDS, replace_waiting_job
-from jobs.actions.jobs import JobError
 from jobs.actions.journal import Author
 from jobs.actions.submissions import answer_deadline
 from jobs.actions.submit import SubmissionGroup, submit_in_transaction
@@ -22,7 +22,6 @@ from jobs.actions.waiting.limits import refuse_too_many_waiting
 from jobs.actions.wake import request_turn
 from jobs.core import masking
 from jobs.core import spec as job_spec
-from jobs.core.spec import InvalidField
 from jobs.models import Job, Node, clock
 from jobs.pages.jobs import visible_job
 from jobs.queries.earlier_requests import earlier_requests
@@ -53,7 +52,7 @@ def resubmit_changed(request: HttpRequest, public_id: str) -> HttpResponse:
         copy = replace_waiting_job(row, changed, changes, author=Author.of(request))
     except InvalidField as bad:
         messages.error(request, f"Nothing was changed: {bad}.")
-    except JobError as error:
+    except StateConflict as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         request_turn(row.cluster_id)

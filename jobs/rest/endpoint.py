@@ -14,12 +14,12 @@ from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.journal import Author
 from jobs.core import parsing
 from jobs.models.permissions import Caller
 from jobs.queries import keyset
 from jobs.rest import etags, pagination, query_params
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.idempotency import run_once
 from jobs.rest.permissions import EndpointRule, caller_of
 from jobs.rest.shapes import ResourceShape
@@ -42,7 +42,7 @@ class ApiEndpoint(APIView):
             for text in (name, *values):
                 if "\x00" in text or "\ufffd" in text or any(0xD800 <= ord(char) <= 0xDFFF for char in text):
                     field = name.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")[:40]
-                    raise InvalidRequestField(field, "contains a NUL byte or invalid UTF-8")
+                    raise InvalidField(field, "contains a NUL byte or invalid UTF-8")
 
     @property
     def caller(self) -> Caller:
@@ -64,7 +64,7 @@ class ApiEndpoint(APIView):
         """The body as a JSON object; anything else is refused."""
         payload = self.request.data
         if not isinstance(payload, dict) or hasattr(payload, "lists"):
-            raise InvalidRequestField("detail", "The body is not a JSON object.")
+            raise InvalidField("detail", "The body is not a JSON object.")
         return payload
 
 
@@ -115,7 +115,7 @@ class ListEndpoint(ApiEndpoint):
     def _fields_param(self, params: Mapping[str, list[str]]) -> str | None:
         values = params.get("fields", [])
         if len(values) > 1:
-            raise InvalidRequestField("fields", "is given more than once")
+            raise InvalidField("fields", "is given more than once")
         return values[0] if values else None
 
     def _page_url(self, params: str | None) -> str | None:
@@ -161,7 +161,7 @@ class ChangeableDetailEndpoint(DetailEndpoint):
 def reject_unknown_params(request: Any, *known: str) -> None:
     for name in request.query_params:
         if name not in known:
-            raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is not a parameter of this endpoint")
+            raise InvalidField(parsing.short_repr(name)[1:-1], "is not a parameter of this endpoint")
 
 
 def find_or_404(rows: QuerySet, what: str, **key: Any) -> Any:
@@ -177,7 +177,7 @@ def find_job_or_404(rows: QuerySet, id: str) -> Any:
     if (row := rows.filter(public_id=id).first()) is not None:
         return row
     if tasks := rows.filter(array_id=id).count():
-        raise InvalidRequestField(
+        raise InvalidField(
             "id",
             f"is an array of {tasks} tasks; give {id} in ids to POST /api/v1/jobs/actions/, or the id of one task here",
         )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from jobs.rest.errors import PreconditionFailed
+from jobs.rest.errors import RequestFailed
 
 
 def etag(shown: Mapping[str, Any], observed: Collection[str] = ()) -> str:
@@ -34,13 +34,13 @@ def matches(header: str, tag: str) -> bool:
 
 
 def check_if_match(request: Any, shown: Mapping[str, Any], observed: Collection[str] = ()) -> None:
-    """Raise PreconditionFailed unless If-Match is absent or names the current version."""
+    """Raise a 412 unless If-Match is absent or names the current version."""
     header = request.headers.get("If-Match")
     if header is None:
         return
     stable_tags = ",".join(_stable_part(tag) for tag in header.split(","))
     if not matches(stable_tags, _stable_part(etag(shown, observed))):
-        raise PreconditionFailed
+        raise RequestFailed(412, "The resource has changed since you read it. Read it again before you change it.")
 
 
 def _stable_part(tag: str) -> str:

@@ -19,8 +19,9 @@ from django.db.models import QuerySet
 from rest_framework.response import Response
 from rest_framework.utils.encoders import JSONEncoder
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.models import IdempotencyKey, clock
-from jobs.rest.errors import CONFLICT_RETRY_S, Conflict, InvalidRequestField
+from jobs.rest.errors import CONFLICT_RETRY_S, RequestFailed
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ def attempt_request(request: Any, run: str, owner: int) -> IdempotentRequest | N
 def idempotency_key_of(request: Any) -> str | None:
     key = request.headers.get("Idempotency-Key")
     if key is not None and not is_valid_key(key):
-        raise InvalidRequestField("Idempotency-Key", f"must have 1 to {MAX_KEY_LENGTH} printable ASCII characters")
+        raise InvalidField("Idempotency-Key", f"must have 1 to {MAX_KEY_LENGTH} printable ASCII characters")
     return key
 
 
@@ -106,14 +107,14 @@ def digest_request(method: str, path: str, body: bytes) -> str:
 
 
 def _stored_response(keyed: IdempotentRequest) -> Response | None:
-    """The stored response, or None for a new key. Locks the key; raises Conflict if it is in use."""
+    """The stored response, or None for a new key. Locks the key; raises a 409 if it is in use."""
     if not _try_lock_keys([keyed])[0]:
-        raise Conflict("Another request with this Idempotency-Key is in progress.", CONFLICT_RETRY_S)
+        raise RequestFailed(409, "Another request with this Idempotency-Key is in progress.", CONFLICT_RETRY_S)
     row = _stored_keys([keyed], clock.now()).first()
     if row is None:
         return None
     if row.digest != keyed.digest:
-        raise Conflict("This Idempotency-Key was used for another request within the last 24 hours.")
+        raise StateConflict("This Idempotency-Key was used for another request within the last 24 hours.")
     headers = {**row.headers, "Idempotency-Replayed": "true"}
     return Response(json.loads(row.body), status=row.status, headers=headers)
 

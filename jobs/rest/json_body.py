@@ -10,7 +10,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import BaseParser
 
-from jobs.rest.errors import InvalidRequestField
+from acmeweb.common.errors import InvalidField
 
 MAX_DEPTH = 16
 MAX_DIGITS = 400
@@ -35,7 +35,7 @@ class JSONContentNegotiation(BaseContentNegotiation):
 
 
 def read(raw: bytes) -> Any:
-    """The parsed body; an empty body is an empty object. Raises ParseError or InvalidRequestField."""
+    """The parsed body; an empty body is an empty object. Raises ParseError or InvalidField."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         names: set[str] = set()
         twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
-        raise InvalidRequestField(_printable_name(twice)[:40], "is given twice")
+        raise InvalidField(_printable_name(twice)[:40], "is given twice")
     return fields
 
 
@@ -98,9 +98,9 @@ def _child_values(value: Any) -> Any:
 def _check_texts(value: Any) -> None:
     for field, text in _text_values("", value):
         if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
-            raise InvalidRequestField(field or "detail", "contains a lone surrogate")
+            raise InvalidField(field or "detail", "contains a lone surrogate")
         if "\x00" in text:
-            raise InvalidRequestField(field or "detail", "contains a NUL byte")
+            raise InvalidField(field or "detail", "contains a NUL byte")
 
 
 def _text_values(field: str, value: Any) -> Iterator[tuple[str, str]]:

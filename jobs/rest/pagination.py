@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 from django.db.models import QuerySet
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import parsing
 from jobs.queries import keyset
 from jobs.queries.keyset import SortColumn, SortKey
-from jobs.rest.errors import InvalidRequestField
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
@@ -50,7 +50,7 @@ def paginate(
 def _single_param(query: Mapping[str, Sequence[str]], name: str) -> str | None:
     values = query.get(name, ())
     if len(values) > 1:
-        raise InvalidRequestField(name, "is given more than once")
+        raise InvalidField(name, "is given more than once")
     return values[0] if values else None
 
 
@@ -60,7 +60,7 @@ def _limit(query: Mapping[str, Sequence[str]]) -> int:
         return DEFAULT_LIMIT
     # Checks the length first, so that int() never parses thousands of digits
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_LIMIT):
-        raise InvalidRequestField("limit", f"{parsing.short_repr(text)} is not a number between 1 and {MAX_LIMIT}")
+        raise InvalidField("limit", f"{parsing.short_repr(text)} is not a number between 1 and {MAX_LIMIT}")
     return int(text)
 
 
@@ -69,9 +69,9 @@ def _sort_keys(table: Mapping[str, SortColumn], ordering: str) -> list[SortKey]:
     names = [name.strip() for name in ordering.split(",")]
     for name in names:
         if name.removeprefix("-") not in table:
-            raise InvalidRequestField("ordering", f"{parsing.short_repr(name)} is not one of {', '.join(table)}")
+            raise InvalidField("ordering", f"{parsing.short_repr(name)} is not one of {', '.join(table)}")
     if len({name.removeprefix("-") for name in names}) < len(names):
-        raise InvalidRequestField("ordering", "names the same field twice")
+        raise InvalidField("ordering", "names the same field twice")
     return keyset.sort_keys(table, names)
 
 

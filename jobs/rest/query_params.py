@@ -10,8 +10,8 @@ from typing import Any
 from django.db import connection
 from django.db.models import Model, Q
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import parsing
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.shapes import ResourceShape, Schema
 
 RESERVED_PARAMS = frozenset({"limit", "cursor", "ordering", "fields"})
@@ -78,13 +78,13 @@ def _filter_condition(table: Mapping[str, QueryFilter], name: str, values: Seque
         return condition
     if known is None or lookup not in known.lookups:
         choices = _lookups_text(field, known.lookups) if known else ", ".join(table)
-        raise InvalidRequestField(parsing.short_repr(name)[1:-1], f"is not a filter of {what}; use one of {choices}")
+        raise InvalidField(parsing.short_repr(name)[1:-1], f"is not a filter of {what}; use one of {choices}")
     if lookup == "isnull":
         return Q(**{f"{known.column}__isnull": _read_boolean(name, _single_value(name, values))})
     if lookup in ("", "in"):
         texts = [text for value in values for text in (value.split(",") if lookup == "in" else [value])]
         if len(texts) > MAX_VALUES:
-            raise InvalidRequestField(name, f"has {len(texts)} values; at most {MAX_VALUES} are allowed")
+            raise InvalidField(name, f"has {len(texts)} values; at most {MAX_VALUES} are allowed")
         parsed = [_parse_filter_value(known, name, text, lookup) for text in texts]
         if known.named:
             return Q(**{f"{known.column}__in": _primary_keys_named(known.named, parsed)})
@@ -123,9 +123,9 @@ def _distinct_values_containing(known: QueryFilter, part: str) -> list[str] | No
 def _parse_filter_value(known: QueryFilter, name: str, text: str, lookup: str) -> Any:
     try:
         return known.read(name, text)
-    except (parsing.InvalidField, InvalidRequestField):
+    except InvalidField:
         if lookup == "in" and not text:
-            raise InvalidRequestField(name, "contains an empty value; separate values with single commas") from None
+            raise InvalidField(name, "contains an empty value; separate values with single commas") from None
         raise
 
 
@@ -146,7 +146,7 @@ def _lookups_text(field: str, lookups: Sequence[str]) -> str:
 
 def _single_value(name: str, values: Sequence[str]) -> str:
     if len(values) != 1:
-        raise InvalidRequestField(name, "is given more than once")
+        raise InvalidField(name, "is given more than once")
     return values[0]
 
 
@@ -157,9 +157,9 @@ def integer_param(params: Mapping[str, Sequence[str]], name: str, low: int, high
         return None
     digits = _single_value(name, values)
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequestField(name, f"{parsing.short_repr(digits)} is not a whole number")
+        raise InvalidField(name, f"{parsing.short_repr(digits)} is not a whole number")
     if len(digits) > 18 or not low <= int(digits) <= high:
-        raise InvalidRequestField(name, f"{parsing.short_repr(digits)} is not between {low} and {high}")
+        raise InvalidField(name, f"{parsing.short_repr(digits)} is not between {low} and {high}")
     return int(digits)
 
 
@@ -170,7 +170,7 @@ def requested_fields(shape: ResourceShape, text: str | None) -> list[str] | None
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in shape.fields:
-            raise InvalidRequestField("fields", _unknown_field_text(name, shape))
+            raise InvalidField("fields", _unknown_field_text(name, shape))
     return [name for name in shape.fields if name in names]
 
 
@@ -239,14 +239,14 @@ def labels_filter(column: str) -> QueryFilter:
 def _read_integer(name: str, value: str) -> int:
     digits = value.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is not a whole number")
+        raise InvalidField(name, f"{parsing.short_repr(value)} is not a whole number")
     number = int(value[:20])
     return parsing.integer_reader(-(2**31), 2**31 - 1)(name, number)
 
 
 def _read_boolean(name: str, value: str) -> bool:
     if value.lower() not in BOOLEAN_WORDS:
-        raise InvalidRequestField(name, f"{parsing.short_repr(value)} is not true or false")
+        raise InvalidField(name, f"{parsing.short_repr(value)} is not true or false")
     return BOOLEAN_WORDS[value.lower()]
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.rows import BLOCK_ROWS, read_columns, read_text_trace
-from jobs.traces.trace import BadTrace, Trace
+from jobs.traces.trace import Trace
 
 EXPORT_HEADER = (
     *("job_id", "user", "group_or_vc", "type", "submit_ts", "duration_s", "gpu_num", "node_num", "cpu_num", "state"),
@@ -35,21 +36,23 @@ SNIFFED_CHARACTERS = 1_000  # allowance for lines that are not jobs: header, com
 
 
 def read_trace(path: str | Path, name: str = "", limits: TraceLimits | None = None) -> Trace:
-    """Read a trace file. Raises BadTrace if it is unreadable or exceeds the limits."""
+    """Read a trace file. Raises InvalidInput if it is unreadable or exceeds the limits."""
     path = Path(path)
     name = name or path.name
     try:
         if _begins_with(path, b"PAR1"):
             if limits:
-                raise BadTrace(f"{name} is Parquet, which is only supported on the command line. Convert it to CSV.")
+                raise InvalidInput(
+                    f"{name} is Parquet, which is only supported on the command line. Convert it to CSV."
+                )
             return _read_parquet(path)
         with open_trace_lines(path, limits) as lines:
             trace = read_text_trace(_limit_lines(lines, name, limits) if limits else lines, name)
     # Everything that a truncated or damaged file can raise
     except (OSError, EOFError, UnicodeError, zlib.error) as error:
-        raise BadTrace(f"{name} cannot be read: {error}") from error
+        raise InvalidInput(f"{name} cannot be read: {error}") from error
     if limits and len(trace) > limits.jobs:
-        raise BadTrace(f"{name} has {len(trace):,} jobs, more than the {limits.jobs:,} allowed.")
+        raise InvalidInput(f"{name} has {len(trace):,} jobs, more than the {limits.jobs:,} allowed.")
     return trace
 
 
@@ -60,9 +63,9 @@ def _limit_lines(lines: Iterable[str], name: str, limits: TraceLimits) -> Iterat
         is_json = line.lstrip("\ufeff \t").startswith(("[", "{")) if number == 0 else is_json
         characters += len(line)
         if is_json and characters > limits.json_characters:
-            raise BadTrace(f"{name} is JSON of more than {limits.json_characters >> 20} MiB. Convert it to CSV.")
+            raise InvalidInput(f"{name} is JSON of more than {limits.json_characters >> 20} MiB. Convert it to CSV.")
         if not is_json and number > limits.jobs + SNIFFED_CHARACTERS:
-            raise BadTrace(f"{name} has more lines than the {limits.jobs:,} jobs allowed.")
+            raise InvalidInput(f"{name} has more lines than the {limits.jobs:,} jobs allowed.")
         yield line.replace("\x00", "?")
 
 
@@ -78,7 +81,7 @@ def _read_parquet(path: Path) -> Trace:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise BadTrace(f"{path.name} is Parquet. Install acme[traces] or convert it to CSV.") from None
+        raise InvalidInput(f"{path.name} is Parquet. Install acme[traces] or convert it to CSV.") from None
 
     def cell_texts(batch: Any) -> list[list[str]]:
         return [column.cast(pyarrow.string()).fill_null("").to_pylist() for column in batch.columns]
@@ -88,7 +91,7 @@ def _read_parquet(path: Path) -> Trace:
             names = file.schema_arrow.names
             return read_columns(names, map(cell_texts, file.iter_batches(BLOCK_ROWS)), path.name)
     except pyarrow.ArrowException as error:
-        raise BadTrace(f"{path.name} cannot be read: {error}") from error
+        raise InvalidInput(f"{path.name} cannot be read: {error}") from error
 
 
 @contextmanager
@@ -111,7 +114,7 @@ class _LimitedReader(io.RawIOBase):
         chunk = self._data.read(len(buffer))
         self._left -= len(chunk)
         if self._left < 0:
-            raise BadTrace(f"It unpacks to more than the {self._most >> 20} MiB allowed.")
+            raise InvalidInput(f"It unpacks to more than the {self._most >> 20} MiB allowed.")
         buffer[: len(chunk)] = chunk
         return len(chunk)
 

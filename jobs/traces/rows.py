@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.cells import CellParser, parse_cells, parse_time
 from jobs.traces.layouts import KIND_NAMES, LAYOUTS, Columns, TraceLayout
 from jobs.traces.trace import (
     MAX_QUOTED_ROWS,
     NUMBER_COLUMNS,
-    BadTrace,
     EncodedColumn,
     Floats,
     InvalidRow,
@@ -57,14 +57,14 @@ def read_text_trace(lines: Iterable[str], source: str = "trace") -> Trace:
     lines = iter(lines)
     first = next(lines, None)
     if first is None:
-        raise BadTrace(f"{source} is empty.")
+        raise InvalidInput(f"{source} is empty.")
     # Byte order mark, which spreadsheet programs write
     first = first.removeprefix("\ufeff")
     if first.lstrip().startswith(("[", "{")):
         try:
             jobs = json.loads(first + "".join(lines))
         except (ValueError, RecursionError) as error:
-            raise BadTrace(f"{source} begins like JSON but is not valid JSON: {error}.") from error
+            raise InvalidInput(f"{source} begins like JSON but is not valid JSON: {error}.") from error
         return read_philly(jobs, source)
     if first.startswith(";"):
         return read_swf(chain([first], lines), source)
@@ -77,7 +77,7 @@ def read_table(header: str, lines: Iterable[str], source: str) -> Trace:
     try:
         names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
     except csv.Error as error:
-        raise BadTrace(f"{source}: the first line is not a valid header: {error}.") from error
+        raise InvalidInput(f"{source}: the first line is not a valid header: {error}.") from error
     cells = csv.reader(lines, delimiter=separator, strict=True)
     reading = table_reader(names, source)
     rows = _number_rows(cells, reading)
@@ -102,7 +102,7 @@ def table_reader(names: Sequence[str], source: str) -> TableReader:
     if layout is None:
         known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
         columns = ", ".join(ascii(name)[1:-1][:40] for name in names[:12])
-        raise BadTrace(f"{source}: the header {columns} matches no known layout: {known}.")
+        raise InvalidInput(f"{source}: the header {columns} matches no known layout: {known}.")
     return TableReader(layout, names, source)
 
 

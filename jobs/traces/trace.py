@@ -15,10 +15,6 @@ Ints = npt.NDArray[np.int32]
 MAX_QUOTED_ROWS = 20  # bad rows that are quoted; all are counted
 
 
-class BadTrace(ValueError):
-    """The file as a whole is not a readable trace. The message is a sentence."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class InvalidRow:
     """A row that was not accepted, with its line number."""

@@ -14,12 +14,13 @@ from django import forms
 from django.db.models import Max
 from django.http import QueryDict
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submit import refuse_unknown_dependencies
 from jobs.core import masking, slurm_notation, spec
 from jobs.core.deadlines import absolute_time, refuse_impossible
 from jobs.core.gpu_shares import shards_of_milli
 from jobs.core.request_fields import FIELD_GROUPS, REQUEST_FIELDS, Input, Notation, RequestField
-from jobs.core.spec import CHOICES, SHARE_FIELDS, InvalidField, JobSpec, refuse_priority
+from jobs.core.spec import CHOICES, SHARE_FIELDS, JobSpec, refuse_priority
 from jobs.core.submit_commands import without_defaults
 from jobs.models import Cluster, Job, Node, Team, TeamRole, clock
 

@@ -10,8 +10,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpR
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.display_text import strip_control_characters
-from jobs.core.parsing import FieldReader, InvalidField, choice_reader, raise_invalid_field, read_timestamp, short_repr
+from jobs.core.parsing import FieldReader, choice_reader, raise_invalid_field, read_timestamp, short_repr
 from jobs.models import Cluster
 from jobs.web.fragment_etag import fragment_etag
 

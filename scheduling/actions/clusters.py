@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from acmeweb.common import live, outbound_http
+from acmeweb.common.errors import InvalidField, InvalidInput, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
@@ -26,19 +27,6 @@ from scheduling.backends.kubernetes.pod_template import parse_pod_template
 from scheduling.backends.opening import check_address
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
-
-
-class ClusterError(Exception):
-    """The request was refused and nothing was changed. The message has no final period."""
-
-
-class InvalidClusterFields(ClusterError):
-    """The invalid fields, each with its messages."""
-
-    def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
-        self.errors = {name: list(messages) for name, messages in errors.items()}
-        texts = (f"{name}: {text.rstrip('.')}" for name, messages in self.errors.items() for text in messages)
-        super().__init__("; ".join(texts))
 
 
 class ConnectionTests(PerUserThrottle):
@@ -57,7 +45,7 @@ def add(name: str, columns: Mapping[str, Any], *, author: Author, why: str = "")
         with transaction.atomic():
             row = Cluster.objects.create(name=name, **columns)
     except IntegrityError:
-        raise ClusterError(f"a cluster named {name} already exists") from None
+        raise StateConflict(f"a cluster named {name} already exists") from None
     values = {column: value for column, value in columns.items() if value}
     journal.cluster_event("cluster.added", author, row, why=why, detail={"columns": values}).save()
     _announce_change(row)
@@ -69,7 +57,7 @@ def change(row: Cluster, columns: Mapping[str, Any], *, author: Author, why: str
     """Change the columns and return the names of those that differ. Fails if they were changed since `row` was read."""
     changed = {name: value for name, value in columns.items() if getattr(row, name) != value}
     if not changed:
-        raise ClusterError(f"{row} already has these settings")
+        raise StateConflict(f"{row} already has these settings")
     refuse_bundled_changes(row, changed)
     _validate_cluster(_cluster_copy_with(row, changed))
     if not {"address", *TOKEN_FIELDS}.isdisjoint(changed):
@@ -77,7 +65,7 @@ def change(row: Cluster, columns: Mapping[str, Any], *, author: Author, why: str
         refuse_token_for_other_address(target.address, token_paths(vars(target)), apart_from=row)
     before = {name: getattr(row, name) for name in changed}
     if not Cluster.objects.filter(pk=row.pk, **before).update(**changed):
-        raise ClusterError(f"{row} was changed in the meantime; reload and try again")
+        raise StateConflict(f"{row} was changed in the meantime; reload and try again")
     detail = {"changes": [[name, before[name], value] for name, value in changed.items()]}
     journal.cluster_event("cluster.changed", author, row, why=why, detail=detail).save()
     _announce_change(row)
@@ -87,10 +75,10 @@ def change(row: Cluster, columns: Mapping[str, Any], *, author: Author, why: str
 def refuse_token_for_other_address(
     address: str, tokens: Mapping[str, str], *, apart_from: Cluster | None = None
 ) -> None:
-    """Raise InvalidClusterFields if a token belongs to another cluster's address, so that it is not sent elsewhere."""
+    """Raise InvalidField if a token belongs to another cluster's address, so that it is not sent elsewhere."""
     others = Cluster.objects.exclude(pk=apart_from.pk) if apart_from else Cluster.objects.all()
     for name, owner in others.with_tokens_for_another_address(tokens, address).items():
-        raise InvalidClusterFields({name: [owner.token_address_warning]})
+        raise InvalidField(name, owner.token_address_warning)
 
 
 def validate_connection(columns: Mapping[str, Any]) -> None:
@@ -99,7 +87,7 @@ def validate_connection(columns: Mapping[str, Any]) -> None:
     try:
         row.clean()
     except ValidationError as error:
-        raise InvalidClusterFields(error.message_dict) from None
+        raise _invalid_fields(error.message_dict) from None
     if has_kind(row.address):
         _validate_kind(row)
     refuse_token_for_other_address(row.address, token_paths(columns))
@@ -120,7 +108,7 @@ def refuse_bundled_changes(row: Cluster, changed: Mapping[str, Any]) -> None:
     Acme's own token elsewhere."""
     fixed = sorted(name for name in CONNECTION_FIELDS if changed.get(name, getattr(row, name)) != getattr(row, name))
     if row.is_bundled and fixed:
-        raise InvalidClusterFields({name: [f"Set by Acme each time it starts {row}."] for name in fixed})
+        raise _invalid_fields({name: [f"Set by Acme each time it starts {row}."] for name in fixed})
 
 
 def _cluster_copy_with(row: Cluster, columns: Mapping[str, Any]) -> Cluster:
@@ -134,7 +122,7 @@ def _validate_cluster(row: Cluster) -> None:
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        raise InvalidClusterFields(error.message_dict) from None
+        raise _invalid_fields(error.message_dict) from None
     _validate_kind(row)
     _validate_sleep(row)
 
@@ -143,10 +131,10 @@ def _validate_sleep(row: Cluster) -> None:
     if row.sleep_webhook:
         try:
             outbound_http.check_url(row.sleep_webhook, settings.ACME_WEBHOOK_NETWORKS)
-        except outbound_http.ForbiddenUrl as error:
-            raise InvalidClusterFields({"sleep_webhook": [f"The URL {error}."]}) from None
+        except InvalidInput as error:
+            raise InvalidField("sleep_webhook", f"The URL {error}.") from None
     elif not row.kind.powers_nodes and row.sleep_mode != SleepMode.OFF:
-        raise InvalidClusterFields({"sleep_webhook": [f"Required on {row.kind.name} for nodes that sleep."]})
+        raise InvalidField("sleep_webhook", f"Required on {row.kind.name} for nodes that sleep.")
 
 
 def _validate_kind(row: Cluster) -> None:
@@ -154,7 +142,7 @@ def _validate_kind(row: Cluster) -> None:
     try:
         check_address(row.address)
     except ValueError as error:
-        raise InvalidClusterFields({"address": [str(error)]}) from None
+        raise InvalidField("address", str(error)) from None
     kind = cluster_kind(row.address)
     refusals = {name: f"Not used for {kind.name}." for name in kind.unused_settings if getattr(row, name)}
     if kind.runs_as_service and row.submit_as != SubmitIdentity.SERVICE:
@@ -169,7 +157,12 @@ def _validate_kind(row: Cluster) -> None:
     if bad_pattern := next(filter(None, map(image_pattern_error, patterns)), ""):
         refusals["pod_template"] = f"allowed_images: {bad_pattern}."
     if refusals:
-        raise InvalidClusterFields({name: [text] for name, text in refusals.items()})
+        raise _invalid_fields({name: [text] for name, text in refusals.items()})
+
+
+def _invalid_fields(errors: Mapping[str, Sequence[str]]) -> InvalidField:
+    first, *others = [InvalidField(name, text) for name, texts in errors.items() for text in texts]
+    return InvalidField(first.field, first.why, others)
 
 
 def _announce_change(row: Cluster) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import IntegrityError, transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node
 from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED
 from scheduling.models import GpuSpeed
@@ -18,16 +18,12 @@ MAX_ROWS = 2_000  # of one cluster: a turn reads all of them
 MAX_NAMED_MODELS = 10
 
 
-class GpuSpeedConflict(Exception):
-    """The request does not fit the present state, so nothing was changed. The message is a sentence."""
-
-
 @transaction.atomic
 def add(cluster: Cluster, *, pattern: str, gpu_model: str, speed: float, author: Author, why: str = "") -> GpuSpeed:
-    """Add a speed. Raise InvalidField, or GpuSpeedConflict if the pattern has one on this model."""
+    """Add a speed. Raise InvalidField, or StateConflict if the pattern has one on this model."""
     rows = GpuSpeed.objects.filter(cluster=cluster)
     if rows.count() >= MAX_ROWS:
-        raise GpuSpeedConflict(f"{cluster} has {MAX_ROWS:,} speeds already. Remove some, or use patterns.")
+        raise StateConflict(f"{cluster} has {MAX_ROWS:,} speeds already. Remove some, or use patterns.")
     _check_pattern(pattern)
     _check_model(cluster, gpu_model)
     row = GpuSpeed(cluster=cluster, pattern=pattern, gpu_model=gpu_model, speed=_checked_speed(speed))
@@ -35,7 +31,7 @@ def add(cluster: Cluster, *, pattern: str, gpu_model: str, speed: float, author:
         with transaction.atomic():
             row.save()
     except IntegrityError:
-        raise GpuSpeedConflict(f"{pattern} already has a speed on {gpu_model}. Change that one.") from None
+        raise StateConflict(f"{pattern} already has a speed on {gpu_model}. Change that one.") from None
     _record(row, None, row.speed, author, why)
     return row
 
@@ -45,9 +41,9 @@ def change(row: GpuSpeed, *, speed: float, author: Author, why: str = "") -> Non
     """Change the speed, unless it was changed since `row` was read."""
     before, row.speed = row.speed, _checked_speed(speed)
     if row.speed == before:
-        raise GpuSpeedConflict(f"The speed of {row.pattern} on {row.gpu_model} is {before:g} already.")
+        raise StateConflict(f"The speed of {row.pattern} on {row.gpu_model} is {before:g} already.")
     if not GpuSpeed.objects.filter(pk=row.pk, speed=before).update(speed=row.speed):
-        raise GpuSpeedConflict(f"The speed of {row.pattern} on {row.gpu_model} was changed in the meantime. Try again.")
+        raise StateConflict(f"The speed of {row.pattern} on {row.gpu_model} was changed in the meantime. Try again.")
     _record(row, before, row.speed, author, why)
 
 
@@ -55,7 +51,7 @@ def change(row: GpuSpeed, *, speed: float, author: Author, why: str = "") -> Non
 def remove(row: GpuSpeed, *, author: Author, why: str = "") -> None:
     deleted, _ = GpuSpeed.objects.filter(pk=row.pk).delete()
     if not deleted:
-        raise GpuSpeedConflict(f"The speed of {row.pattern} on {row.gpu_model} was removed already.")
+        raise StateConflict(f"The speed of {row.pattern} on {row.gpu_model} was removed already.")
     _record(row, row.speed, None, author, why)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.lifecycle import JobKind
 from jobs.models import Cluster, Job, Team
 from jobs.traces.trace import Trace
@@ -24,10 +25,6 @@ from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
 from scheduling.models.history import decay_rate
 
 MAX_NAME_LENGTH = Job._meta.get_field("name").max_length
-
-
-class ImportRefused(Exception):
-    """The trace cannot be imported. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +55,7 @@ class PastRun:
 def import_history(cluster: Cluster, trace: Trace, now: datetime) -> ImportedHistory:
     """Add the run times and the usage of the trace's jobs. Run times that are already known are newer and stay."""
     if not trace.began_s:
-        raise ImportRefused("the trace has no dates, so its jobs cannot be placed in time")
+        raise InvalidInput("the trace has no dates, so its jobs cannot be placed in time")
     RunTimeModel.objects.get_or_create(cluster=cluster, defaults={"updated_at": now})
     model = RunTimeModel.objects.select_for_update().get(cluster=cluster)
     runs = [run for run in _past_runs(trace) if _is_new(run, model, cluster)]

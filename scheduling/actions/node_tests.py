@@ -12,13 +12,13 @@ from datetime import datetime
 from django.db import transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from failures.models import Decision
 from failures.recovery.decisions import RECOVERY_AUTHOR
 from failures.recovery.rules import pair_tests
 from failures.recovery.rules.pair_tests import GroupResult, NodeGroup, PairTestVerdict
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
-from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import USABLE_NODE_STATES
 from jobs.models import Allocation, Cluster, DrainMode, Node
 from scheduling.models import NodeTest, PairTestJob
@@ -171,5 +171,5 @@ def _resume_node(test: NodeTest, node: Node, now: datetime) -> None:
         return
     try:
         node_actions.resume(node, author=RECOVERY_AUTHOR, why=f"{test}: {test.sentence}", now=now)
-    except NodeError:
+    except StateConflict:
         return

@@ -1,15 +1,11 @@
-"""All changes to the scheduling policy of a cluster.
-
-PolicyError
-├── PolicyChangedConcurrently   the policy was changed since it was shown
-└── PolicyUnchanged             the policy already has these settings
-"""
+"""All changes to the scheduling policy of a cluster."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
@@ -18,31 +14,19 @@ from scheduling.core.policy_choice import PolicyChoice, PolicyDifference, differ
 from scheduling.queries.policy_choices import check_for_cluster
 
 
-class PolicyError(Exception):
-    pass
-
-
-class PolicyChangedConcurrently(PolicyError):
-    pass
-
-
-class PolicyUnchanged(PolicyError):
-    pass
-
-
 @transaction.atomic
 def set_policy_choice(
     cluster: Cluster, after: PolicyChoice, *, before: PolicyChoice, author: Author, why: str
 ) -> list[PolicyDifference]:
     """Change the policy. It takes effect in the next turn; running jobs are not affected. Raises
-    InvalidPolicySettings."""
+    InvalidField."""
     changed = differences(before, check_for_cluster(cluster, after))
     if not changed:
-        raise PolicyUnchanged(f"{cluster} already has this policy. Nothing was changed.")
+        raise StateConflict(f"{cluster} already has this policy. Nothing was changed.")
     expected = {"policy": before.policy, "placement": before.placement, "policy_settings": before.settings}
     columns = {"policy": after.policy, "placement": after.placement, "policy_settings": dict(after.settings)}
     if not Cluster.objects.filter(pk=cluster.pk, **expected).update(**columns):
-        raise PolicyChangedConcurrently(f"The policy of {cluster} was changed in the meantime. Nothing was changed.")
+        raise StateConflict(f"The policy of {cluster} was changed in the meantime. Nothing was changed.")
     detail = {"changes": [[difference.name, difference.before, difference.after] for difference in changed]}
     states = {"from_state": before.policy, "to_state": after.policy}
     journal.cluster_event("policy.changed", author, cluster, why=why, detail=detail, **states).save()

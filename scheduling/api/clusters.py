@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from django.urls import path
-from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.api import shapes
 from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
@@ -21,13 +21,12 @@ from jobs.models import Cluster, ClusterMode, SleepMode, TokenScope, clock
 from jobs.models.cluster import SubmitIdentity
 from jobs.rest import etags
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape
 from jobs.rest.throttle import PerUserThrottle
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
+from scheduling.actions.clusters import ConnectionTests
 from scheduling.clusters import connection_test
 from scheduling.clusters.connection_test import ConnectionSettings
 
@@ -101,10 +100,8 @@ def _request_columns(endpoint: Any, table: Mapping[str, parsing.FieldReader], wh
 def _raise_api_errors(act: Callable[[], Any]) -> Any:
     try:
         return act()
-    except InvalidClusterFields as error:
-        raise ValidationError(error.errors) from None
-    except ClusterError as error:
-        raise Conflict(f"{error}.") from None
+    except StateConflict as error:
+        raise StateConflict(f"{error}.") from None
 
 
 class ClusterListEndpoint(ReadClusters, ActionEndpoint):
@@ -129,7 +126,7 @@ class ClusterListEndpoint(ReadClusters, ActionEndpoint):
         )
         for field in ("name", "address"):
             if field not in columns:
-                raise InvalidRequestField(field, "is required")
+                raise InvalidField(field, "is required")
         name, why = columns.pop("name"), columns.pop("reason", "")
         _raise_api_errors(lambda: cluster_actions.add(name, columns, author=self.author, why=why))
         address = self.request.build_absolute_uri(f"{self.request.path}{name}/")
@@ -167,7 +164,7 @@ class ClusterDetailEndpoint(ReadCluster, ChangeableDetailEndpoint):
 def _require_token_with_new_address(row: Cluster, columns: Mapping[str, Any]) -> None:
     is_moved = columns.get("address", row.address) != row.address
     if is_moved and row.token_file and "token_file" not in columns:
-        raise InvalidRequestField(
+        raise InvalidField(
             "token_file", "is required with a new address: give the token file to use for the new address"
         )
 
@@ -221,7 +218,7 @@ class TestConnectionEndpoint(_ConnectionTestVerb):
     def work(self) -> Response:
         columns = self.body(CONNECTION_READERS, "a connection")
         if "address" not in columns:
-            raise InvalidRequestField("address", "is required")
+            raise InvalidField("address", "is required")
         _raise_api_errors(lambda: cluster_actions.validate_connection(columns))
         return self.test_response(ConnectionSettings(**columns))
 

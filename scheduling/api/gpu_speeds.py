@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.api.clusters import visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.api.shapes import CLUSTER_DETAIL
@@ -25,11 +26,9 @@ from jobs.rest.endpoint import (
     lock_unchanged_row,
     reject_unknown_params,
 )
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, datetime_field, integer_field, nested_list_field, number_field, text_field
 from scheduling.actions import gpu_speeds as speed_actions
-from scheduling.actions.gpu_speeds import GpuSpeedConflict
 from scheduling.engine.gpu_speeds import MAX_SPEED, SpeedSource
 from scheduling.models import GpuSpeed
 from scheduling.models.gpu_speed import MAX_PATTERN_LENGTH
@@ -113,10 +112,7 @@ def _find_speed(cluster: str, number: int) -> GpuSpeed:
 
 
 def _raise_conflicts(act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except GpuSpeedConflict as error:
-        raise Conflict(str(error)) from None
+    return act()
 
 
 class GpuSpeedList(ListEndpoint, ActionEndpoint):
@@ -159,7 +155,7 @@ class GpuSpeedList(ListEndpoint, ActionEndpoint):
         values = self.body(NEW_READERS, "a GPU speed")
         for field in ("pattern", "gpu_model", "speed"):
             if field not in values:
-                raise InvalidRequestField(field, "is required")
+                raise InvalidField(field, "is required")
         why = values.pop("reason", "")
         added = _raise_conflicts(lambda: speed_actions.add(cluster, author=self.author, why=why, **values))
         address = self.request.build_absolute_uri(f"{self.request.path}{added.pk}/")
@@ -191,7 +187,7 @@ class GpuSpeedDetail(ChangeableDetailEndpoint):
     def changes(self) -> dict[str, Any]:
         values = self.body(CHANGE_READERS, "a GPU speed")
         if "speed" not in values:
-            raise InvalidRequestField("speed", "is required")
+            raise InvalidField("speed", "is required")
         return values
 
     def change(self, row: GpuSpeed, values: dict[str, Any]) -> None:

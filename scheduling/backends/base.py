@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from acmeweb.common.errors import EndsTurn, SkipsRow
 from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import SHARD
 from jobs.core.lifecycle import NodeState, State
-from jobs.core.turn_errors import EndsTurn, SkipsRow
 
 T = TypeVar("T")
 

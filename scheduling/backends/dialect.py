@@ -15,9 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from acmeweb.common.errors import InvalidInput, MalformedResponse
 from jobs.core.backend_job import BackendJob
 from jobs.core.gpu_shares import MPS, SHARD, WHOLE_GPU
-from jobs.core.hostlist import BadHostlist, expand
+from jobs.core.hostlist import expand
 from jobs.core.lifecycle import FINAL_STATES, JOB_STATES, Flag, NodeFlag, NodeState, State, is_asleep
 
 from .base import BackendNode, ClusterListing, SubmitRequest, UnreadableRow
@@ -72,10 +73,6 @@ NO_REASON = NO_VALUE | {"NonZeroExitCode", "TimeLimit", "OutOfMemory"}  # these 
 HOLD_REASONS = ("JobHeld", "BeginTime", "launch failed", "launch_failed", "Dependency")
 NO_NODES = NO_VALUE | {"None assigned"}  # "None assigned" comes from accounting
 UNKNOWN_SUBMIT_TIME = datetime.min.replace(tzinfo=UTC)
-
-
-class MalformedResponse(ValueError):
-    """A response that Slurm does not define; the message names the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -658,7 +655,7 @@ def _node_names(raw: Mapping[str, Any]) -> tuple[str, ...]:
     text = _text_field(raw, "nodes")
     try:
         return () if text in NO_NODES else tuple(expand(text))
-    except BadHostlist as error:
+    except InvalidInput as error:
         raise MalformedResponse(f"nodes: {error}") from None
 
 

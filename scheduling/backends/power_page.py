@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from .telemetry import MAX_NODE_POWER_W, NODE_POWER, MalformedSample, PageSample, fetch_page, node_label, parse_sample
+from acmeweb.common.errors import MalformedResponse
+
+from .telemetry import MAX_NODE_POWER_W, NODE_POWER, PageSample, fetch_page, node_label, parse_sample
 
 GPU_POWER = "DCGM_FI_DEV_POWER_USAGE"
 POWER_METRICS = (GPU_POWER, *NODE_POWER)
@@ -68,7 +70,7 @@ def _power_samples(page: str) -> Iterable[PageSample]:
         if line.startswith(POWER_METRICS):
             try:
                 sample = parse_sample(line)
-            except MalformedSample:
+            except MalformedResponse:
                 continue
             if sample.name in POWER_METRICS and math.isfinite(sample.value):
                 yield sample

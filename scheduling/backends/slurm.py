@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from acmeweb.common.errors import MalformedResponse
 from acmeweb.common.http_client import NOT_SENT_ERRORS, HttpClient, RequestDeadline, ResponseTooLarge
 from jobs.core.backend_job import BackendJob
 from jobs.core.cluster_kinds import SLURM
@@ -41,7 +42,7 @@ from .base import (
     UnreadableRow,
 )
 from .batch_script import RANK_LAUNCHER
-from .dialect import DIALECTS, Dialect, ErrorEntry, MalformedResponse
+from .dialect import DIALECTS, Dialect, ErrorEntry
 from .seen import MAX_SINGLE_JOB_REQUESTS, FreshnessChecker, ListingCache, StaleListing
 from .senders import NO_IDENTITY, IdentityProvider, SlurmIdentity
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from acmeweb.common.errors import MalformedResponse
 from acmeweb.common.http_client import fetch_text
 from jobs.core.gpu_shares import WHOLE_GPU, profile_milli, slice_devices, whole_gpus
 
@@ -107,10 +108,6 @@ class ExporterPage:
     by_place: Mapping[tuple[str, int], GpuReading] = field(default_factory=dict, repr=False)
 
 
-class MalformedSample(ValueError):
-    pass
-
-
 class PageSample(NamedTuple):
     """One line of a page. `at_s` is set on pages of Prometheus' federation."""
 
@@ -134,7 +131,7 @@ def parse(page: str) -> ExporterPage:
                 _apply_node_power(power, line)
             else:
                 _apply_gpu_sample(gpus, line)
-        except MalformedSample:
+        except MalformedResponse:
             skipped += 1
     ordered = dict(sorted(gpus.items()))
     whole = {(node, gpu): reading for (node, gpu, instance), reading in ordered.items() if instance == WHOLE}
@@ -154,7 +151,7 @@ def _apply_gpu_sample(gpus: dict[GpuPlace, GpuReading], line: str) -> None:
         return
     node, gpu = labels.get("hostname") or labels.get("Hostname", ""), labels.get("gpu", "")
     if not node or not (gpu.isascii() and gpu.isdigit()):
-        raise MalformedSample(line)
+        raise MalformedResponse(line)
     if math.isnan(value):  # DCGM reports NaN if a value is not measured now
         return
     place = node, int(gpu), _instance_label(labels)
@@ -170,7 +167,7 @@ def _instance_label(labels: Mapping[str, str]) -> int:
     if not text:
         return WHOLE
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_INSTANCE_DIGITS):
-        raise MalformedSample(text)
+        raise MalformedResponse(text)
     return int(text)
 
 
@@ -186,7 +183,7 @@ def _apply_nic_sample(down: dict[str, list[str]], line: str) -> None:
     if name != NIC_STATE:
         return
     if not node or not labels.get("device"):
-        raise MalformedSample(line)
+        raise MalformedResponse(line)
     if value != NIC_ACTIVE and not math.isnan(value):
         down.setdefault(node, []).append(f"{labels['device']}:{labels.get('port', '1')}"[:64])
 
@@ -196,7 +193,7 @@ def _apply_node_power(power: dict[str, float], line: str) -> None:
     if name not in NODE_POWER or math.isnan(value):
         return
     if not (node := node_label(labels)) or not 0 <= value <= MAX_NODE_POWER_W:
-        raise MalformedSample(line)
+        raise MalformedResponse(line)
     power[node] = max(value, power.get(node, 0.0))
 
 
@@ -224,22 +221,22 @@ def _pod_label(labels: Mapping[str, str]) -> str:
 
 def _field_value(name: str, value: float) -> Any:
     if math.isinf(value):
-        raise MalformedSample(name)
+        raise MalformedResponse(name)
     if name == "energy_mj":
         return value if 0 <= value < ENERGY_BLANK else None
     return int(value) if name == "last_xid" else value
 
 
 def parse_sample(line: str) -> PageSample:
-    """Raises MalformedSample."""
+    """Raises MalformedResponse."""
     match = SAMPLE_PATTERN.match(line.strip())
     if match is None:
-        raise MalformedSample(line)
+        raise MalformedResponse(line)
     try:
         at_s = float(match[4]) / 1000 if match[4] else None
         return PageSample(match[1], _parse_labels(match[2] or ""), float(match[3]), at_s)
     except ValueError:
-        raise MalformedSample(line) from None
+        raise MalformedResponse(line) from None
 
 
 def _parse_labels(text: str) -> dict[str, str]:
@@ -248,7 +245,7 @@ def _parse_labels(text: str) -> dict[str, str]:
     while at < len(text):
         match = LABEL_PATTERN.match(text, at)
         if match is None:
-            raise MalformedSample(text)
+            raise MalformedResponse(text)
         labels[match[1]] = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[0]), match[2])
         at = match.end()
     return labels

@@ -18,17 +18,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from acmeweb.common import http_client
+from acmeweb.common.errors import InvalidInput
 from acmeweb.common.http_client import Resolve
 from acmeweb.common.special_addresses import is_metadata_service
 from jobs.core.cluster_kinds import ClusterKind, cluster_kind
 from jobs.logs import log_files, storage
-from jobs.logs.allowed_paths import (
-    AllowedPaths,
-    PathNotAllowed,
-    load_allowed_paths,
-    read_program_secret,
-    read_program_token,
-)
+from jobs.logs.allowed_paths import AllowedPaths, load_allowed_paths, read_program_secret, read_program_token
 from jobs.logs.storage import StorageUnresponsive
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, BackendError, BackendNode, ClusterUnreachable, RequestRejected
@@ -131,7 +126,7 @@ def all_steps_passed(steps: Sequence[ConnectionTestStep]) -> bool:
     return all(step.ok is not False for step in steps)
 
 
-def _path_failure(path: str, error: PathNotAllowed) -> ConnectionTestFailure:
+def _path_failure(path: str, error: InvalidInput) -> ConnectionTestFailure:
     what, _, advice = str(error).partition("; ")
     return ConnectionTestFailure(
         f"{path} {what}.", f"{advice[:1].upper()}{advice[1:]}." if advice else "Choose another path."
@@ -177,7 +172,7 @@ def _check_address(
 def _check_unix_socket(path: str, allowed: AllowedPaths, timeout_s: float) -> tuple[bool, str]:
     try:
         allowed.check_socket(path)
-    except PathNotAllowed as error:
+    except InvalidInput as error:
         raise _path_failure(path, error) from None
     if not Path(path).exists():
         raise ConnectionTestFailure(
@@ -249,7 +244,7 @@ def _read_token(settings: ConnectionSettings, allowed: AllowedPaths) -> str:
         return (
             read_program_token(settings.token_file) if settings.is_bundled else allowed.read_token(settings.token_file)
         )
-    except PathNotAllowed as error:
+    except InvalidInput as error:
         raise _path_failure(settings.token_file, error) from None
 
 
@@ -351,7 +346,7 @@ def _check_user_tokens(directory: str, service: str, allowed: AllowedPaths, now:
     try:
         allowed.check_token_directory(directory)
         names = sorted(name for name in os.listdir(directory) if not name.startswith("."))
-    except PathNotAllowed as error:
+    except InvalidInput as error:
         raise _path_failure(directory, error) from None
     except OSError as error:
         raise ConnectionTestFailure(
@@ -430,7 +425,7 @@ def _logs(settings: ConnectionSettings, allowed: AllowedPaths) -> tuple[bool | N
     try:
         if not settings.is_bundled:
             allowed.check_shared_directory(path)
-    except PathNotAllowed as error:
+    except InvalidInput as error:
         raise _path_failure(path, error) from None
     try:
         is_directory, is_usable = storage.call(path, log_files.directory_access, path, copies_logs)

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.conf import settings as django_settings
 
+from acmeweb.common.errors import InvalidInput
 from jobs.logs import allowed_paths
-from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Cluster, Installation
 from jobs.models.cluster import SubmitIdentity
 from scheduling.backends.base import Backend, ClusterUnreachable
@@ -82,12 +82,12 @@ def _utc_now() -> datetime:
 def _token(cluster: Cluster) -> str:
     try:
         return cluster_token(cluster)
-    except PathNotAllowed as error:
+    except InvalidInput as error:
         raise ClusterUnreachable(f"the token file {cluster.token_file} {error}") from None
 
 
 def cluster_token(cluster: Cluster) -> str:
-    """Return the cluster's token. Raises PathNotAllowed. Only the bundled cluster may use a file outside
+    """Return the cluster's token. Raises InvalidInput. Only the bundled cluster may use a file outside
     ACME_TOKEN_DIRS."""
     if not cluster.token_file:
         return ""

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.slurm_notation import format_duration
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import LIVE_POLICIES, live_rules_factory
 from scheduling.engine.policies.acme import ORDER_RULES
-from scheduling.engine.settings import AcmeSettings, InvalidPolicySettings, MissingLibrary, parse_acme_settings
+from scheduling.engine.settings import AcmeSettings, MissingLibrary, parse_acme_settings
 
 SETTING_LABELS = {
     "order": "order within a class",
@@ -35,7 +36,7 @@ class PolicyChoice:
     settings: Mapping[str, object]
 
     def setting_texts(self) -> dict[str, str]:
-        """All settings as text, including defaults. Raises `InvalidPolicySettings`."""
+        """All settings as text, including defaults. Raises `InvalidField`."""
         texts = {"policy": self.policy, "placement": self.placement}
         return (
             texts
@@ -69,26 +70,27 @@ def full_settings(choice: PolicyChoice) -> AcmeSettings:
 
 
 def check_choice(choice: PolicyChoice) -> PolicyChoice:
-    """Return the choice if a live cluster can use it. Raises `InvalidPolicySettings`, which names the field."""
+    """Return the choice if a live cluster can use it. Raises `InvalidField`, which names the field."""
     if choice.policy not in LIVE_POLICIES:
-        raise InvalidPolicySettings(f"policy: {choice.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
+        raise InvalidField("policy", f"{choice.policy!r} is not one of {', '.join(LIVE_POLICIES)}")
     if choice.placement not in PLACEMENTS:
-        raise InvalidPolicySettings(f"placement: {choice.placement!r} is not one of {', '.join(PLACEMENTS)}")
+        raise InvalidField("placement", f"{choice.placement!r} is not one of {', '.join(PLACEMENTS)}")
     rules = live_rules_factory(choice.policy, choice.settings)()
     try:
         rules.check_libraries()
     except MissingLibrary as missing:
-        raise InvalidPolicySettings(f"policy: {missing}") from missing
+        raise InvalidField("policy", str(missing)) from missing
     return choice
 
 
 def refuse_missing_run_times(choice: PolicyChoice, cluster: str) -> None:
-    """Raise `InvalidPolicySettings` if the choice orders jobs by learned run times, for a cluster without any."""
+    """Raise `InvalidField` if the choice orders jobs by learned run times, for a cluster without any."""
     if live_rules_factory(choice.policy, choice.settings)().needs_run_times:
         field, order = ("order", str(choice.settings["order"])) if choice.is_acme else ("policy", choice.policy)
-        raise InvalidPolicySettings(
-            f"{field}: {order} orders jobs by run times learned from ended jobs, and no job has ended on {cluster} yet."
-            " Choose another one, or import past jobs with manage.py import_history."
+        raise InvalidField(
+            field,
+            f"{order} orders jobs by run times learned from ended jobs, and no job has ended on {cluster} yet."
+            " Choose another one, or import past jobs with manage.py import_history.",
         )
 
 
@@ -97,11 +99,12 @@ def weighs_service(choice: PolicyChoice) -> bool:
     return live_rules_factory(choice.policy, choice.settings)().weighs_service
 
 
-def missing_speeds(choice: PolicyChoice, cluster: str) -> InvalidPolicySettings:
+def missing_speeds(choice: PolicyChoice, cluster: str) -> InvalidField:
     """The error of such a choice for a cluster without known speeds."""
-    return InvalidPolicySettings(
-        f"policy: {choice.policy} orders jobs by the speeds of GPU models, and no job name on {cluster} has known"
-        " speeds on two models. Give them on the settings page of the cluster, or choose tiresias."
+    return InvalidField(
+        "policy",
+        f"{choice.policy} orders jobs by the speeds of GPU models, and no job name on {cluster} has known"
+        " speeds on two models. Give them on the settings page of the cluster, or choose tiresias.",
     )
 
 
@@ -120,7 +123,7 @@ def _texts_or_raw(choice: PolicyChoice) -> dict[str, str]:
     """The settings as text, or unformatted if they are invalid, so that an operator can see and correct them."""
     try:
         return choice.setting_texts()
-    except InvalidPolicySettings:
+    except InvalidField:
         plain = {name: json.dumps(value) for name, value in choice.settings.items()}
         return {"policy": choice.policy, "placement": choice.placement, **plain}
 

@@ -578,7 +578,7 @@ class PolicyRules:
         return False
 
     def refuse_live(self) -> None:
-        """Raise `InvalidPolicySettings` if these settings need what a live cluster does not record."""
+        """Raise `InvalidField` if these settings need what a live cluster does not record."""
 
     def load_history(self, history: SchedulingHistory, now: float) -> None:
         """Start from this history instead of an empty one. Called before any job is added to the engine."""

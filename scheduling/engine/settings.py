@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import JobKind
 
 DAY_S = 86_400.0
@@ -20,10 +21,6 @@ def check_scipy(what: str) -> None:
     """Raise `MissingLibrary` if SciPy is not installed. `what` needs it, in the plural."""
     if find_spec("scipy") is None:
         raise MissingLibrary(f"{what} need SciPy: install acme[prediction].")
-
-
-class InvalidPolicySettings(ValueError):
-    """A setting is invalid. The message names the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +45,14 @@ def reject_unknown(settings: Mapping[str, object], *names: str) -> None:
     """Raise if a setting is not one of `names`."""
     for name in settings:
         if name not in names:
-            raise InvalidPolicySettings(
-                f"{name}: is not one of {', '.join(names)}" if names else f"{name}: this policy has no settings"
-            )
+            raise InvalidField(name, f"is not one of {', '.join(names)}" if names else "this policy has no settings")
 
 
 def positive_number(settings: Mapping[str, object], name: str) -> float:
     """The setting as a number above 0."""
     value = settings[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SETTING_S:
-        raise InvalidPolicySettings(f"{name}: {value!r} is not a number above 0")
+        raise InvalidField(name, f"{value!r} is not a number above 0")
     return float(value)
 
 
@@ -77,22 +72,22 @@ def parse_acme_settings(settings: Mapping[str, object], orders: Mapping[str, obj
 def _choice_value(settings: Mapping[str, object], name: str, choices: Mapping[str, object] | tuple[str, ...]) -> str:
     value = settings[name]
     if not isinstance(value, str) or value not in choices:
-        raise InvalidPolicySettings(f"{name}: {value!r} is not one of {', '.join(choices)}")
+        raise InvalidField(name, f"{value!r} is not one of {', '.join(choices)}")
     return value
 
 
 def _seconds_value(settings: Mapping[str, object], name: str) -> float:
     value = settings[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SETTING_S:
-        raise InvalidPolicySettings(f"{name}: {value!r} is not a number of seconds, 0 or more")
+        raise InvalidField(name, f"{value!r} is not a number of seconds, 0 or more")
     return float(value)
 
 
 def _kinds_value(settings: Mapping[str, object], name: str) -> frozenset[JobKind]:
     value = settings[name]
     if not isinstance(value, list | tuple) or not all(isinstance(kind, str) for kind in value):
-        raise InvalidPolicySettings(f"{name}: {value!r} is not a list of kinds of work")
+        raise InvalidField(name, f"{value!r} is not a list of kinds of work")
     unknown = [kind for kind in value if kind not in list(JobKind)]
     if unknown:
-        raise InvalidPolicySettings(f"{name}: {unknown[0]!r} is not one of {', '.join(JobKind)}")
+        raise InvalidField(name, f"{unknown[0]!r} is not one of {', '.join(JobKind)}")
     return frozenset(JobKind(kind) for kind in value)

@@ -8,13 +8,13 @@ from typing import Any
 from django.urls import path
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from failures.models import permissions as failure_permissions
 from jobs.api.logs import single_query_value
 from jobs.core import parsing
 from jobs.models import Cluster, Team, TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import ApiEndpoint, find_or_404, reject_unknown_params
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -149,9 +149,9 @@ class PeriodEndpoint(ApiEndpoint):
         until = min(self._time_param("to") or clock.now(), clock.now())
         since = self._time_param("from") or until - default
         if since >= until:
-            raise InvalidRequestField("from", "is not before to")
+            raise InvalidField("from", "is not before to")
         if until - since > MAX_LEDGER_PERIOD:
-            raise InvalidRequestField("from", "is more than 31 days before to; request one month at a time")
+            raise InvalidField("from", "is more than 31 days before to; request one month at a time")
         return since, until
 
     def _time_param(self, name: str) -> datetime | None:
@@ -227,11 +227,11 @@ class TeamUsageEndpoint(PeriodEndpoint):
         if name is not None:
             cluster = Cluster.objects.filter(name=name).first()
             if cluster is None:
-                raise InvalidRequestField("cluster", f"there is no cluster {name[:40]!r}")
+                raise InvalidField("cluster", f"there is no cluster {name[:40]!r}")
             return cluster
         clusters = list(Cluster.objects.order_by("name")[:2])
         if len(clusters) != 1:
-            raise InvalidRequestField("cluster", "is required, because there is not exactly one cluster")
+            raise InvalidField("cluster", "is required, because there is not exactly one cluster")
         return clusters[0]
 
 

@@ -18,9 +18,10 @@ import time
 from datetime import datetime, timedelta
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField
 from jobs.models import Cluster, ClusterMode
 from scheduling.actions import estimates as estimate_actions
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.models import Forecast
 from scheduling.queries import deadline_forecasts, snapshot
@@ -37,7 +38,7 @@ def estimate_starts_once(cluster: Cluster, now: datetime) -> int:
         return 0
     try:
         rules = rules_factory(cluster.policy, cluster.policy_settings)
-    except InvalidPolicySettings:
+    except InvalidField:
         return 0  # the cluster's page shows the error
     if estimate_actions.record_outcomes(cluster):
         estimate_actions.update_error_summaries(cluster, now)

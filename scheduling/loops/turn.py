@@ -35,13 +35,13 @@ from django.db import Error
 from django.db.models.functions import Coalesce, Now
 
 from acmeweb.common import live, metrics_store
-from jobs.core.turn_errors import EndsTurn, TimeLimitExceeded
+from acmeweb.common.errors import EndsTurn, InvalidField, TimeLimitExceeded
 from jobs.models import Cluster, ClusterMode, clock
 from scheduling.backends.base import Backend, BackendError
 from scheduling.clusters import circuit_breaker, connections
 from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission, CircuitGuardedBackend
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, LivePolicy, configured_policy
+from scheduling.engine.policies import LIVE_POLICIES, LivePolicy, configured_policy
 from scheduling.engine.settings import MissingLibrary
 from scheduling.loops.commands import claims
 from scheduling.loops.commands.send import send_commands_once
@@ -204,7 +204,7 @@ def _policy(cluster: Cluster) -> LivePolicy:
         raise ClusterConfigError(f"placement: {cluster.placement!r} is not one of {', '.join(PLACEMENTS)}")
     try:
         return configured_policy(cluster.policy, cluster.policy_settings)
-    except InvalidPolicySettings as error:
+    except InvalidField as error:
         raise ClusterConfigError(f"policy_settings: {error}") from None
 
 

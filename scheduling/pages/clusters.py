@@ -16,13 +16,14 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.core.lifecycle import StatusBadge
 from jobs.models import Cluster, ClusterMode, Event, SleepMode, clock
 from jobs.models.cluster import CONNECTION_FIELDS, DRIVE_EXPLANATION, SubmitIdentity
 from jobs.pages.settings import printable_text
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
+from scheduling.actions.clusters import ConnectionTests
 from scheduling.clusters import circuit_breaker, connection_test
 from scheduling.clusters.connection_test import ConnectionSettings, ConnectionTestStep
 from scheduling.models import PowerCapMode
@@ -168,10 +169,10 @@ class ClusterSettingsForm(forms.ModelForm):
         # An empty number keeps the current value, unless empty is a value of its own: no price, no limit
         return {name: value for name, value in values.items() if value is not None or name in NULLABLE_COLUMNS}
 
-    def refuse(self, error: ClusterError) -> None:
-        if isinstance(error, InvalidClusterFields):
-            for name, message in error.errors.items():
-                self.add_error(name if name in self.fields else None, message)
+    def refuse(self, error: InvalidField | StateConflict) -> None:
+        if isinstance(error, InvalidField):
+            for name, sentences in error.by_field.items():
+                self.add_error(name if name in self.fields else None, sentences)
         else:
             self.add_error("name" if "name" in self.fields else None, str(error).capitalize() + ".")
 
@@ -230,7 +231,7 @@ def add(request: HttpRequest) -> HttpResponse:
         name = columns.pop("name")
         try:
             cluster_actions.add(name, columns, author=Author.of(request))
-        except ClusterError as error:
+        except (InvalidField, StateConflict) as error:
             form.refuse(error)
         else:
             messages.success(request, f"{name} was added. Its nodes appear within seconds.")
@@ -251,10 +252,10 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
     if _is_save(request, form):
         try:
             changed = cluster_actions.change(row, form.columns(), author=Author.of(request))
-        except InvalidClusterFields as error:
+        except InvalidField as error:
             form.refuse(error)
             return _render_cluster_page(request, form, row)
-        except ClusterError as error:
+        except StateConflict as error:
             messages.error(request, f"Nothing was changed: {error}.")
         else:
             messages.success(request, f"Changed: {', '.join(changed)}. Takes effect in the next scheduling turn.")
@@ -320,7 +321,7 @@ def _run_form_test(
     connection = settings()
     try:
         cluster_actions.refuse_token_for_other_address(connection.address, connection.tokens)
-    except InvalidClusterFields as error:
+    except InvalidField as error:
         form.refuse(error)
         return ()
     if not ConnectionTests().allow_request(request, None):

@@ -11,11 +11,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node
 from scheduling.actions import gpu_speeds as speed_actions
-from scheduling.actions.gpu_speeds import GpuSpeedConflict
 from scheduling.models import GpuSpeed
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
@@ -68,7 +67,7 @@ def _answer(request: HttpRequest, cluster: Cluster, act: Callable[[], str]) -> H
         messages.success(request, act())
     except InvalidField as error:
         messages.error(request, f"Nothing was changed. {error}.")
-    except GpuSpeedConflict as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed. {error}")
     return redirect("cluster", cluster.name)
 

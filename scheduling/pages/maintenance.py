@@ -14,9 +14,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.journal import Author
-from jobs.actions.maintenance import MaintenanceError
 from jobs.core.slurm_notation import format_count
 from jobs.models import Cluster, Event, Job, Maintenance, clock
 from jobs.queries import drain_impact
@@ -98,8 +98,8 @@ def declare(request: HttpRequest, cluster: str) -> HttpResponse:
                 )
                 messages.success(request, f"{window} was scheduled. {impact.ahead.effect}")
                 return redirect("maintenance", row.name, window.pk)
-        except MaintenanceError as error:
-            form.add_error(error.field if error.field in form.fields else None, f"{capitalize_first(str(error))}.")
+        except InvalidField as error:
+            form.add_error(error.field if error.field in form.fields else None, f"{capitalize_first(error.why)}.")
     context = {"now": now, "cluster": row, "form": form, "impact": impact if not form.errors else None, "mark": mark}
     return render(request, "scheduling/declare.html", context, status=400 if form.errors else 200)
 
@@ -161,8 +161,10 @@ def move_end(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
         maintenance_actions.change_maintenance_end(
             window, data["end_at"], author=Author.of(request), why=data["why"], now=clock.now()
         )
-    except MaintenanceError as error:
-        messages.error(request, f"Nothing was changed: {'the end ' if error.field else ''}{error}.")
+    except InvalidField as error:
+        messages.error(request, f"Nothing was changed: the end {error.why}.")
+    except StateConflict as error:
+        messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, f"{window} now ends on {window.end_at:%Y-%m-%d %H:%M} UTC.")
     return redirect("maintenance", cluster, number)
@@ -174,7 +176,7 @@ def cancel(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
     window, why = _get_window(cluster, number), posted_text(request)
     try:
         maintenance_actions.cancel(window, author=Author.of(request), why=why, now=clock.now())
-    except MaintenanceError as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed: {error}.")
         return redirect("maintenance", cluster, number)
     messages.success(

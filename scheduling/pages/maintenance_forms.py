@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from django import forms
 
+from acmeweb.common.errors import InvalidInput
 from jobs.actions.maintenance import MaintenanceRequest
-from jobs.core.slurm_notation import BadNotation, parse_duration
+from jobs.core.slurm_notation import parse_duration
 from jobs.pages.nodes import DRAIN_MODE_CHOICES
 from jobs.web.form_fields import time_input
 
@@ -39,7 +40,7 @@ class MaintenanceForm(forms.Form):
     def clean_lead_time(self) -> timedelta:
         try:
             lead_time = parse_duration(self.cleaned_data["lead_time"])
-        except BadNotation as error:
+        except InvalidInput as error:
             raise forms.ValidationError(f"{error}.") from None
         if lead_time is None:
             raise forms.ValidationError(

@@ -14,13 +14,13 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import JobKind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team, clock
 from jobs.web.page import PageQuery, render_page, requested_cluster
 from scheduling.core.ordering_figures import prediction_error_text
 from scheduling.core.policy_choice import PolicyChoice, full_settings
 from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
-from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.models import RunTimeModel
 from scheduling.pages import maintenance
 from scheduling.queries import policy_choices
@@ -89,7 +89,7 @@ def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
     choice = policy_choices.current_policy_choice(cluster)
     try:
         return full_settings(choice).reserve if choice.is_acme else frozenset()
-    except InvalidPolicySettings:
+    except InvalidField:
         return frozenset()
 
 
@@ -122,7 +122,7 @@ def _drained_nodes(cluster: Cluster) -> list[DrainedNode]:
 def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
     try:
         return {"lines": choice.setting_texts().items()}
-    except InvalidPolicySettings as bad:
+    except InvalidField as bad:
         return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "warning": str(bad)}
 
 

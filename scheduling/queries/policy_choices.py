@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from acmeweb.common.errors import InvalidField
 from jobs.models import Cluster
 from scheduling.core.policy_choice import (
     PolicyChoice,
@@ -13,7 +14,6 @@ from scheduling.core.policy_choice import (
     weighs_service,
 )
 from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
-from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.models import PowerBudget, RunTimeModel
 from scheduling.queries.measured_speeds import has_known_speeds
 
@@ -23,11 +23,11 @@ def current_policy_choice(cluster: Cluster) -> PolicyChoice:
 
 
 def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
-    """Return the choice if this cluster can use it and has the history it needs. Raises InvalidPolicySettings."""
+    """Return the choice if this cluster can use it and has the history it needs. Raises InvalidField."""
     check_choice(choice)
     if choice.placement in PLACEMENTS_WITHOUT_POWER and PowerBudget.objects.filter(cluster=cluster).exists():
-        raise InvalidPolicySettings(
-            f"placement: {choice.placement} does not support power budgets, and {cluster} has one. Remove it first."
+        raise InvalidField(
+            "placement", f"{choice.placement} does not support power budgets, and {cluster} has one. Remove it first."
         )
     if not RunTimeModel.objects.usable(cluster).exists():
         refuse_missing_run_times(choice, str(cluster))
@@ -37,5 +37,5 @@ def check_for_cluster(cluster: Cluster, choice: PolicyChoice) -> PolicyChoice:
 
 
 def checked_differences(cluster: Cluster, after: PolicyChoice) -> list[PolicyDifference]:
-    """Return what the choice would change on the cluster. Raises InvalidPolicySettings if it cannot be chosen."""
+    """Return what the choice would change on the cluster. Raises InvalidField if it cannot be chosen."""
     return differences(current_policy_choice(cluster), check_for_cluster(cluster, after))

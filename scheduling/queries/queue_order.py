@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, ClusterMode, Job
 from jobs.models.permissions import Caller
@@ -21,7 +22,7 @@ from scheduling.core.ordering_figures import OrderingFigures, order_name, orderi
 from scheduling.core.quotas import QuotaUse, TeamKind, TeamModel, model_quota_uses, quota_uses
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.live import turn_decisions
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.models import Estimate
 from scheduling.queries.wait_explanation import snapshot_cache
 
@@ -45,9 +46,9 @@ def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, objec
     apart = tuple(job.id for job in picture.waiting if job.id in ineligible)
     try:
         if policy not in LIVE_POLICIES:
-            raise InvalidPolicySettings(f"policy: {policy!r} is not one of {', '.join(LIVE_POLICIES)}")
+            raise InvalidField("policy", f"{policy!r} is not one of {', '.join(LIVE_POLICIES)}")
         decisions = turn_decisions(picture, rules_factory(policy, settings)())
-    except InvalidPolicySettings as error:
+    except InvalidField as error:
         warning = f"No jobs are started, because the policy settings are invalid: {error}."
         return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, warning=warning)
     starts = tuple(start.job_id for start in decisions.starts)

@@ -15,12 +15,13 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Q
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import deadlines
 from jobs.core.deadlines import DeadlineAnswer, DeadlineForecast, UnlikelyDeadlines
 from jobs.core.gpu_models import accepts_model
 from jobs.core.gpu_shares import charged_milli, gpu_number
 from jobs.core.preemption_contract import contract_text
-from jobs.core.spec import InvalidField, JobSpec
+from jobs.core.spec import JobSpec
 from jobs.models import Cluster, ClusterMode, HoldKind, Job, Team, clock
 from jobs.rest.throttle import WINDOW_S, PerUserThrottle, counter
 from scheduling.clusters.circuit_breaker import is_open
@@ -29,7 +30,7 @@ from scheduling.core.quotas import QuotaAccount, accounts
 from scheduling.engine.blockers import Blocker
 from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
 from scheduling.engine.counterfactual import RulesFactory
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, live_rules_factory, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, live_rules_factory, rules_factory
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.engine.why import wait_blockers
 from scheduling.models import ClusterEndpoint, EstimateError
@@ -194,7 +195,7 @@ def _no_starts(cluster: Cluster) -> str:
         return f"The policy {cluster.policy} does not start jobs on clusters."
     try:
         live_rules_factory(cluster.policy, cluster.policy_settings)
-    except InvalidPolicySettings as error:
+    except InvalidField as error:
         return f"No jobs are started, because the policy settings are invalid: {error}."
     return ""
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import State
 from jobs.models import Cluster, ClusterMode, Job, clock
 from scheduling.engine.blockers import Blocker, BlockerKind
 from scheduling.engine.changes import SuggestedChange
 from scheduling.engine.cluster import ClusterSnapshot
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, rules_factory
+from scheduling.engine.policies import LIVE_POLICIES, rules_factory
 from scheduling.engine.why import explain_wait
 from scheduling.models import Estimate, EstimateError, EstimateLead, Forecast
 from scheduling.queries import snapshot
@@ -89,7 +90,7 @@ def _engine_explanation(job: Job, teams: Collection[str] | None, now: datetime) 
         return WaitExplanation(at=now)
     try:
         rules = rules_factory(cluster.policy, cluster.policy_settings)
-    except InvalidPolicySettings:
+    except InvalidField:
         return WaitExplanation(at=now)
     explanation = explain_wait(picture, rules, job.pk, lambda team: teams is None or team in teams)
     return WaitExplanation(at=explanation.at, blockers=explanation.blockers, changes=explanation.changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.research.rounds.allox import AlloX
 from scheduling.research.rounds.finish_time import AwareFinishTimeFairness, FinishTimeFairness
 from scheduling.research.rounds.gandiva import RandomPairs
@@ -24,7 +25,6 @@ from scheduling.research.widths.sia import GoodputByType
 from scheduling.research.widths.tiresias import TwoQueues
 from scheduling.research.widths.turns import EqualTime
 from scheduling.research.widths.values import WidthPolicy
-from scheduling.research.workload import InvalidWorkload
 
 # What they need to know -> policy -> summary
 POLICY_GROUPS: Mapping[str, Mapping[type[WidthPolicy] | type[RoundPolicy], str]] = {
@@ -85,9 +85,9 @@ def parse_policies(text: str) -> list[str]:
     """The names without duplicates, in the given order."""
     chosen = list(dict.fromkeys(" ".join(part.split()) for part in text.split(",") if part.strip()))
     if unknown := next((name for name in chosen if name not in NAMES), None):
-        raise InvalidWorkload(f"policy: {unknown[:40]!r} is not one of {', '.join(NAMES)}.")
+        raise InvalidInput(f"policy: {unknown[:40]!r} is not one of {', '.join(NAMES)}.")
     if not chosen:
-        raise InvalidWorkload(f"policy: must be at least one of {', '.join(NAMES)}.")
+        raise InvalidInput(f"policy: must be at least one of {', '.join(NAMES)}.")
     return chosen
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.trace import Floats
 from scheduling.research.rounds.replay import ROUND_S, RoundSetting, replay_in_rounds
 from scheduling.research.rounds.values import GpuTypes, RoundJobs, Speeds
@@ -22,7 +23,7 @@ from scheduling.research.speed_policies import (
 )
 from scheduling.research.widths.replay import ElasticJob, ElasticSetting, NodeGroup, replay_elastic
 from scheduling.research.widths.table_jobs import TableJob
-from scheduling.research.workload import InvalidWorkload, SpeedJob, SpeedTables, Workload
+from scheduling.research.workload import SpeedJob, SpeedTables, Workload
 
 WIDTHS_ROUND_S, RESTART_S = 60.0, 30.0
 MOST_ROUND_S = 86_400.0
@@ -47,23 +48,21 @@ class SpeedSetting:
 def check_replay(workload: Workload, policies: Sequence[str], setting: SpeedSetting) -> None:
     """Refuse what a policy or a job cannot run with."""
     if len(setting.cluster) > 1 and (single := [name for name in widths_of(policies) if name not in SEVERAL_TYPES]):
-        raise InvalidWorkload(f"policy: widths {single[0]} knows GPUs of one type only, and nodes has several.")
+        raise InvalidInput(f"policy: widths {single[0]} knows GPUs of one type only, and nodes has several.")
     if workload.pairs is None and (paired := [name for name in rounds_of(policies) if name in PAIRED]):
-        raise InvalidWorkload(f"policy: rounds {paired[0]} needs the speeds of pairs (--pair-speeds).")
+        raise InvalidInput(f"policy: rounds {paired[0]} needs the speeds of pairs (--pair-speeds).")
     if workload.pairs is not None and not set(PAIRED) & set(rounds_of(policies)):
         names = " and ".join(f"rounds {name}" for name in PAIRED)
-        raise InvalidWorkload(f"pair_speeds: has an effect only with {names}.")
+        raise InvalidInput(f"pair_speeds: has an effect only with {names}.")
     if setting.round_s is not None and not 1 <= setting.round_s <= MOST_ROUND_S:
-        raise InvalidWorkload(f"round_s: {setting.round_s:g} is not from 1 to {MOST_ROUND_S:g}.")
+        raise InvalidInput(f"round_s: {setting.round_s:g} is not from 1 to {MOST_ROUND_S:g}.")
     widths_round_s = setting.round_s or WIDTHS_ROUND_S
     if widths_of(policies) and not 0 <= setting.restart_s < widths_round_s:
         # Otherwise jobs that take turns would restart for ever
-        raise InvalidWorkload(
-            f"restart_s: {setting.restart_s:g} is not from 0 to less than {widths_round_s:g} (round_s)."
-        )
+        raise InvalidInput(f"restart_s: {setting.restart_s:g} is not from 0 to less than {widths_round_s:g} (round_s).")
     wide = next((job for job in workload.jobs if job.gpus > 1), None)
     if wide and (single := [name for name in rounds_of(policies) if name in SINGLE_GPU]):
-        raise InvalidWorkload(f"{wide.where}: rounds {single[0]} plans jobs of one GPU, and this one has {wide.gpus}.")
+        raise InvalidInput(f"{wide.where}: rounds {single[0]} plans jobs of one GPU, and this one has {wide.gpus}.")
     if widths_of(policies):
         _check_single_gpu(workload, setting.cluster)
     for job in workload.jobs:
@@ -95,7 +94,7 @@ def _check_single_gpu(workload: Workload, cluster: Cluster) -> None:
     models = {job.model for job in workload.jobs}
     for (model, gpu_type), table in workload.speeds.by_type.items():
         if model in models and gpu_type in types and 1 not in table:
-            raise InvalidWorkload(f"{workload.speeds.source} has no speed of {model!r} on one GPU {gpu_type}.")
+            raise InvalidInput(f"{workload.speeds.source} has no speed of {model!r} on one GPU {gpu_type}.")
 
 
 def _round_times(policies: Sequence[str], setting: SpeedSetting) -> Iterator[float]:
@@ -109,17 +108,17 @@ def _round_times(policies: Sequence[str], setting: SpeedSetting) -> Iterator[flo
 def _check_job(job: SpeedJob, speeds: SpeedTables, cluster: Cluster, round_s: float) -> None:
     wide_enough = [group for group in cluster if job.gpus <= group.gpus]
     if not wide_enough:
-        raise InvalidWorkload(f"{job.where}: the job requests {job.gpus} GPUs, and no type in nodes has so many.")
+        raise InvalidInput(f"{job.where}: the job requests {job.gpus} GPUs, and no type in nodes has so many.")
     fastest = max(_speed(speeds, job, group.gpu_type) for group in wide_enough)
     if not fastest:
         types = " or ".join(group.gpu_type for group in wide_enough)
-        raise InvalidWorkload(
+        raise InvalidInput(
             f"{job.where}: {speeds.source} has no speed of the model {job.model!r} on {job.gpus} GPUs {types}."
         )
     if job.steps / fastest > MAX_ALONE_S:
-        raise InvalidWorkload(f"{job.where}: the job would run longer than {MAX_ALONE_S:g} s.")
+        raise InvalidInput(f"{job.where}: the job would run longer than {MAX_ALONE_S:g} s.")
     if job.steps / fastest > MAX_ROUNDS * round_s:
-        raise InvalidWorkload(f"{job.where}: the job would run for more than {MAX_ROUNDS:,} rounds of {round_s:g} s.")
+        raise InvalidInput(f"{job.where}: the job would run for more than {MAX_ROUNDS:,} rounds of {round_s:g} s.")
 
 
 def _check_steps(workload: Workload, setting: SpeedSetting) -> None:
@@ -129,7 +128,7 @@ def _check_steps(workload: Workload, setting: SpeedSetting) -> None:
     for job in workload.jobs:
         speeds = (_speed(workload.speeds, job, group.gpu_type) for group in setting.cluster)
         if any(0 < speed * part * round_s < 1 for speed in speeds):
-            raise InvalidWorkload(f"{job.where}: a step takes longer than a round of {round_s:g} s.")
+            raise InvalidInput(f"{job.where}: a step takes longer than a round of {round_s:g} s.")
 
 
 # Widths

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.csv_table import CsvTable
 from scheduling.research.widths.replay import NodeGroup
 
@@ -22,10 +23,6 @@ MAX_GPUS = 100_000
 MAX_S = 1e9
 MAX_STEPS = 1e15
 Row = Mapping[str, str]
-
-
-class InvalidWorkload(ValueError):
-    """A file or an option is invalid. The message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ def read_jobs(lines: Iterable[str], source: str) -> tuple[SpeedJob, ...]:
     """The jobs in order of submission."""
     jobs = [_job(row, where) for where, row in _table(lines, source, JOB_COLUMNS, [DEADLINE])]
     if not jobs:
-        raise InvalidWorkload(f"{source} contains no job.")
+        raise InvalidInput(f"{source} contains no job.")
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
 
 
@@ -81,7 +78,7 @@ def read_speeds(lines: Iterable[str], source: str) -> SpeedTables:
         table = tables.setdefault((_text(row, "model", where), _text(row, "gpu_type", where)), {})
         gpus = _count(row, "gpus", where)
         if gpus in table:
-            raise InvalidWorkload(f"{where}: the speed of this model on {gpus} GPUs of this type is there twice.")
+            raise InvalidInput(f"{where}: the speed of this model on {gpus} GPUs of this type is there twice.")
         table[gpus] = _positive(row, "steps_per_s", where, MAX_STEPS)
     return SpeedTables(source=source, by_type={key: dict(sorted(table.items())) for key, table in tables.items()})
 
@@ -92,7 +89,7 @@ def read_pairs(lines: Iterable[str], source: str) -> PairSpeeds:
     for where, row in _table(lines, source, PAIR_COLUMNS):
         first, second = _text(row, "model1", where), _text(row, "model2", where)
         if (first, second) in parts:
-            raise InvalidWorkload(f"{where}: the pair {first!r} and {second!r} is there twice.")
+            raise InvalidInput(f"{where}: the pair {first!r} and {second!r} is there twice.")
         wheres[second, first] = wheres[first, second] = where
         parts[second, first] = _positive(row, "speed2", where, 10.0)
         parts[first, second] = _positive(row, "speed1", where, 10.0)
@@ -103,14 +100,14 @@ def check_pairs(pairs: PairSpeeds, speeds: SpeedTables) -> None:
     models = speeds.models
     for (model, _), where in pairs.wheres.items():
         if model not in models:
-            raise InvalidWorkload(f"{where}: {speeds.source} has no speed of the model {model!r}.")
+            raise InvalidInput(f"{where}: {speeds.source} has no speed of the model {model!r}.")
 
 
 def check_models(jobs: Sequence[SpeedJob], speeds: SpeedTables) -> None:
     models = speeds.models
     for job in jobs:
         if job.model not in models:
-            raise InvalidWorkload(f"{job.where}: {speeds.source} has no speed of the model {job.model!r}.")
+            raise InvalidInput(f"{job.where}: {speeds.source} has no speed of the model {job.model!r}.")
 
 
 def parse_nodes(text: str) -> tuple[NodeGroup, ...]:
@@ -118,16 +115,16 @@ def parse_nodes(text: str) -> tuple[NodeGroup, ...]:
     groups = tuple(_node_group(part.strip()) for part in text.split(","))
     names = [group.gpu_type for group in groups]
     if len(set(names)) < len(names):
-        raise InvalidWorkload(f"nodes: {text!r} names a GPU type twice.")
+        raise InvalidInput(f"nodes: {text!r} names a GPU type twice.")
     if sum(group.gpus for group in groups) > MAX_GPUS:
-        raise InvalidWorkload(f"nodes: {text!r} are more than {MAX_GPUS:,} GPUs.")
+        raise InvalidInput(f"nodes: {text!r} are more than {MAX_GPUS:,} GPUs.")
     return groups
 
 
 def _node_group(text: str) -> NodeGroup:
     found = NODE_GROUP.fullmatch(text)
     if found is None or not int(found["nodes"]) or not int(found["node_gpus"]):
-        raise InvalidWorkload(f"nodes: {text[:40]!r} is not TYPE=NODESxGPUS, such as A100=4x8.")
+        raise InvalidInput(f"nodes: {text[:40]!r} is not TYPE=NODESxGPUS, such as A100=4x8.")
     return NodeGroup(int(found["nodes"]), int(found["node_gpus"]), found["gpu_type"].strip())
 
 
@@ -135,15 +132,15 @@ def _table(lines: Iterable[str], source: str, columns: Sequence[str], optional: 
     return CsvTable(lines, source, columns, optional=optional, error=_invalid)
 
 
-def _invalid(text: str) -> InvalidWorkload:
-    return InvalidWorkload(f"{text}.")
+def _invalid(text: str) -> InvalidInput:
+    return InvalidInput(f"{text}.")
 
 
 def _job(row: Row, where: str) -> SpeedJob:
     submit_s = _number(row, "submit_s", where, MAX_S)
     deadline_s = _number(row, DEADLINE, where, MAX_S) if row[DEADLINE] else math.inf
     if deadline_s <= submit_s:
-        raise InvalidWorkload(f"{where}: deadline_s {deadline_s:g} is not after submit_s {submit_s:g}.")
+        raise InvalidInput(f"{where}: deadline_s {deadline_s:g} is not after submit_s {submit_s:g}.")
     return SpeedJob(
         where=where,
         submit_s=submit_s,
@@ -157,7 +154,7 @@ def _job(row: Row, where: str) -> SpeedJob:
 def _text(row: Row, name: str, where: str) -> str:
     text = row[name]
     if not 0 < len(text) <= 200:
-        raise InvalidWorkload(f"{where}: {name} {text[:40]!r} is not a name.")
+        raise InvalidInput(f"{where}: {name} {text[:40]!r} is not a name.")
     return text
 
 
@@ -168,19 +165,19 @@ def _number(row: Row, name: str, where: str, most: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= most:
-        raise InvalidWorkload(f"{where}: {name} {text[:40]!r} is not a number from 0 to {most:g}.")
+        raise InvalidInput(f"{where}: {name} {text[:40]!r} is not a number from 0 to {most:g}.")
     return value
 
 
 def _positive(row: Row, name: str, where: str, most: float) -> float:
     value = _number(row, name, where, most)
     if value <= 0:
-        raise InvalidWorkload(f"{where}: {name} must be above 0.")
+        raise InvalidInput(f"{where}: {name} must be above 0.")
     return value
 
 
 def _count(row: Row, name: str, where: str) -> int:
     value = _positive(row, name, where, MAX_GPUS)
     if value != int(value):
-        raise InvalidWorkload(f"{where}: {name} {row[name].strip()[:40]!r} is not a whole number.")
+        raise InvalidInput(f"{where}: {name} {row[name].strip()[:40]!r} is not a whole number.")
     return int(value)

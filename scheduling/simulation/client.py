@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
+from acmeweb.common.errors import InvalidInput
 from acmeweb.common.http_client import HttpClient, RequestDeadline
 from jobs.core.cluster_kinds import KUBERNETES
-from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models import Attempt, Cluster
 from scheduling.backends.base import BackendError
 from scheduling.backends.kubernetes.api_client import ApiClient
@@ -92,7 +92,7 @@ def _post(cluster: Cluster, path: str, body: Mapping[str, Any]) -> None:
         headers = SlurmIdentity(user=cluster.api_user, token=cluster_token(cluster)).headers
         with closing(HttpClient(cluster.address, headers, largest=MAX_RESPONSE_BYTES)) as client:
             response = client.request("POST", path, RequestDeadline(TIMEOUT_S), body)
-    except (httpx.HTTPError, PathNotAllowed) as error:
+    except (httpx.HTTPError, InvalidInput) as error:
         raise SimulatorError(f"The cluster {cluster} does not answer: {error}.") from None
     if response.is_error:
         raise SimulatorError(_refusal(response, cluster))

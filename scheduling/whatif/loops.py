@@ -22,19 +22,17 @@ from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 
+from acmeweb.common.errors import ClaimLost, InvalidField
 from jobs.actions.retention import delete_batch
 from jobs.traces.trace import Trace
 from scheduling.engine.settings import MissingLibrary
 from scheduling.models import UNFINISHED_STATES, UPLOAD_PREFIX, Simulation, UploadedTrace
 from scheduling.whatif.actions import simulations as simulation_actions
 from scheduling.whatif.actions import traces as trace_actions
-from scheduling.whatif.actions.simulations import SimulationStateConflict
 from scheduling.whatif.reads.simulations import MAX_TRACE_JOBS, replay_setting
 from scheduling.whatif.reads.traces import history_trace, load_uploaded_trace, recorded_attempts
 from scheduling.whatif.replay import acme_trace, requests
-from scheduling.whatif.replay.power.report import PowerUnavailable
 from scheduling.whatif.replay.recorded import attempts_from_queue_times, recorded_run, recorded_summary
-from scheduling.whatif.replay.requests import InvalidReplaySetting
 from scheduling.whatif.replay.run import ReplaySetting
 from scheduling.whatif.replay.timed_runs import measure_run
 
@@ -52,9 +50,9 @@ def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_
     try:
         result = _replay_policies(simulation, clock, report_s)
         simulation_actions.finish(simulation, result, clock())
-    except SimulationStateConflict as conflict:
+    except ClaimLost as conflict:
         log.info("%s", conflict)
-    except (InvalidReplaySetting, MissingLibrary, PowerUnavailable) as error:
+    except (InvalidField, MissingLibrary) as error:
         _fail(simulation, str(error), clock)
     except SoftTimeLimitExceeded:
         _fail(simulation, "The replay exceeded the time limit. Use fewer jobs or policies.", clock)
@@ -67,14 +65,14 @@ def run_simulation_once(clock: Callable[[], datetime], report_s: float = REPORT_
 def _fail(simulation: Simulation, error: str, clock: Callable[[], datetime]) -> None:
     try:
         simulation_actions.fail(simulation, error, clock())
-    except SimulationStateConflict as conflict:
+    except ClaimLost as conflict:
         log.info("%s", conflict)
 
 
 def _replay_policies(simulation: Simulation, clock: Callable[[], datetime], report_s: float) -> dict[str, Any]:
     history, setting = _trace_and_setting(simulation.trace, simulation.params, simulation.created_at)
     if not len(history):
-        raise InvalidReplaySetting("trace", f"{history.source} contains no job that ran")
+        raise InvalidField("trace", f"{history.source} contains no job that ran")
     if (
         simulation.trace.removeprefix("acme:") not in acme_trace.PUBLISHED_CLUSTERS
     ):  # the teams of published traces were checked with the request
@@ -122,7 +120,7 @@ def _trace_and_setting(trace: str, params: dict[str, Any], created_at: datetime)
         try:
             return load_uploaded_trace(int(trace.removeprefix(UPLOAD_PREFIX))), setting
         except UploadedTrace.DoesNotExist:
-            raise InvalidReplaySetting("trace", "the trace was removed before the simulation started") from None
+            raise InvalidField("trace", "the trace was removed before the simulation started") from None
     name = trace.removeprefix("acme:")
     return acme_trace.draw_trace(
         acme_trace.PUBLISHED_CLUSTERS[name], name, jobs=params.get("jobs"), seed=params.get("seed", 0)
@@ -130,8 +128,8 @@ def _trace_and_setting(trace: str, params: dict[str, Any], created_at: datetime)
 
 
 class _ProgressReporter:
-    """Reports the progress of a replay, at most once a second. Raises SimulationStateConflict, which ends the replay,
-    if it was cancelled or taken over."""
+    """Reports the progress of a replay, at most once a second. Raises ClaimLost, which ends the replay, if it was
+    cancelled or taken over."""
 
     def __init__(self, simulation: Simulation, jobs: int, clock: Callable[[], datetime], report_s: float) -> None:
         self._simulation, self._jobs, self._clock, self._report_s = simulation, jobs, clock, report_s

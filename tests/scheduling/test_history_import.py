@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
+from acmeweb.common.errors import InvalidInput
 from jobs.models import Cluster, clock
 from jobs.traces.trace import trace_from_columns
-from scheduling.actions.history_import import ImportRefused, import_history
+from scheduling.actions.history_import import import_history
 from scheduling.models import LearnedRunTime, RunTimeModel
 from scheduling.queries import history
 from tests import make
@@ -75,7 +76,7 @@ def test_jobs_of_unknown_users_and_teams_count_for_all_users_and_no_team(new_clu
 def test_trace_without_dates_is_refused(new_cluster):
     trace = trace_from_columns("x", submit_s=[0.0], runtime_s=[1.0], gpus=[1])
 
-    with pytest.raises(ImportRefused, match="has no dates"):
+    with pytest.raises(InvalidInput, match="has no dates"):
         import_history(new_cluster, trace, clock.now())
 
 

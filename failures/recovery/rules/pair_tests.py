@@ -12,12 +12,10 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from acmeweb.common.errors import InvalidField
+
 MAX_TEST_NODES = 100_000
 NodeGroup = tuple[str, ...]  # nodes that run one all-gather together
-
-
-class InvalidPairTest(ValueError):
-    """The request is invalid; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ def first_round_groups(nodes: Collection[str], known_good: Collection[str] = ())
     """The groups of round one, each node once. A single node needs a partner from `known_good`."""
     suspects = sorted(set(nodes))
     if len(suspects) > MAX_TEST_NODES:
-        raise InvalidPairTest(f"nodes: {len(suspects)} exceed the limit of {MAX_TEST_NODES} for one test")
+        raise InvalidField("nodes", f"{len(suspects)} exceed the limit of {MAX_TEST_NODES} for one test")
     if len(suspects) == 1:
         partners = sorted(set(known_good) - set(suspects))
         return ((suspects[0], partners[0]),) if partners else ()
@@ -167,12 +165,12 @@ def estimate_spares(
 
 def _validate_spare_inputs(nodes: int, rate: float, days: float, confidence: float) -> None:
     if not 0 <= nodes <= MAX_TEST_NODES:
-        raise InvalidPairTest(f"nodes: {nodes} is not between 0 and {MAX_TEST_NODES}")
+        raise InvalidField("nodes", f"{nodes} is not between 0 and {MAX_TEST_NODES}")
     for name, value in (("failures_per_node_day", rate), ("days_away", days)):
         if not (math.isfinite(value) and value >= 0):
-            raise InvalidPairTest(f"{name}: {value} is not a number of 0 or more")
+            raise InvalidField(name, f"{value} is not a number of 0 or more")
     if not 0 < confidence < 1:
-        raise InvalidPairTest(f"confidence: {confidence} is not between 0 and 1")
+        raise InvalidField("confidence", f"{confidence} is not between 0 and 1")
 
 
 def _binomial_probability(nodes: int, away: int, p: float) -> float:

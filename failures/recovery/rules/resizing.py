@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from acmeweb.common.errors import StateConflict
 from jobs.core.slurm_notation import parse_memory_mb
 
 GPU_OOM, HOST_OOM, LOADER_OOM = "OutOfMemoryError", "HostOOMKilled", "DataloaderKilled"
@@ -123,10 +124,6 @@ class JobRequest:
     memory_mb: int = 0
 
 
-class RequestChangedMeanwhile(Exception):
-    """The request no longer contains what was to be changed; the message says why."""
-
-
 def build_memory_request(
     job_request: JobRequest, *, most_memory_mb: int, whole_nodes: bool, evidence: Iterable[str] = ()
 ) -> MemoryRequest:
@@ -149,7 +146,7 @@ def applicable_request(cause: str, request: MemoryRequest, job_request: JobReque
     """The request, or None if the proposed changes could not be applied to the job."""
     try:
         apply_changes(propose_changes(cause, request), job_request)
-    except RequestChangedMeanwhile:
+    except StateConflict:
         return None
     return request
 
@@ -299,7 +296,7 @@ def reverse_changes(changes: Iterable[RequestChange]) -> tuple[RequestChange, ..
 def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
     if change.field == MEMORY:
         if request.memory_mb != _parse_memory(change.before):
-            raise RequestChangedMeanwhile(f"it now requests {_format_memory(request.memory_mb) or 'no'} memory")
+            raise StateConflict(f"it now requests {_format_memory(request.memory_mb) or 'no'} memory")
         return replace(request, memory_mb=_parse_memory(change.after))
     if change.field == ENVIRONMENT:
         name = change.variable or change.before.partition("=")[0]
@@ -311,7 +308,7 @@ def _apply_change(change: RequestChange, request: JobRequest) -> JobRequest:
 
 def _apply_in_variable(change: RequestChange, name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
-        raise RequestChangedMeanwhile(f"its environment no longer contains {name}")
+        raise StateConflict(f"its environment no longer contains {name}")
     if f"{name}={environment[name]}" == change.before:
         return change.after.removeprefix(f"{name}=")
     return _apply_in_text(change, environment[name], f"{name} of its environment")
@@ -322,7 +319,7 @@ def _apply_in_text(change: RequestChange, text: str, whose: str, counted: str | 
     pattern = re.compile(rf"(?<![^\s'\"]){re.escape(change.before)}(?![^\s'\";\\])")
     spans = [match.span() for match in pattern.finditer(text if counted is None else counted)]
     if len(spans) != 1:
-        raise RequestChangedMeanwhile(
+        raise StateConflict(
             f"{whose} contains {change.before} more than once"
             if spans
             else f"{whose} no longer contains {change.before}"

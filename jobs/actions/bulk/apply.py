@@ -24,10 +24,6 @@ class BulkJobResult:
     error: str = ""
 
 
-class _JobDryRunRollback(Exception):
-    """Raised at the end of a dry run to roll back its changes."""
-
-
 def jobs_by_id(rows: QuerySet[Job], ids: Iterable[str], action: JobAction) -> QuerySet[Job]:
     """Return jobs by their id, and by the id of an array those tasks that the action can still change."""
     return rows.filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="") & action.changeable))
@@ -42,19 +38,13 @@ def apply_to_jobs(
     action: JobAction, keys: Sequence[int], request: JobActionRequest, caller: Caller, *, dry: bool
 ) -> list[BulkJobResult]:
     """Apply the action in one transaction and return a result per job. A dry run is rolled back."""
-    results: list[BulkJobResult] = []
-    try:
-        with transaction.atomic():
-            jobs = _lock_jobs(keys)
-            errors = perform_job_actions(action, jobs, request, caller)
-            results = [BulkJobResult(job=job, error=str(errors.get(job.pk, ""))) for job in jobs]
-            for cluster_id in {job.cluster_id for job in jobs if job.pk not in errors}:
-                request_turn_after_commit(cluster_id)
-            if dry:
-                raise _JobDryRunRollback
-    except _JobDryRunRollback:
-        pass
-    return results
+    with transaction.atomic():
+        jobs = _lock_jobs(keys)
+        errors = perform_job_actions(action, jobs, request, caller)
+        for cluster_id in {job.cluster_id for job in jobs if job.pk not in errors}:
+            request_turn_after_commit(cluster_id)
+        transaction.set_rollback(dry)
+    return [BulkJobResult(job=job, error=str(errors.get(job.pk, ""))) for job in jobs]
 
 
 def _lock_jobs(keys: Sequence[int]) -> list[Job]:

@@ -12,16 +12,10 @@ from typing import Any
 
 from django.db import transaction
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.actions.stop import (
-    JobStateChanged,
-    Refusals,
-    foreign_refusal,
-    publish_job_changes,
-    raise_refusal,
-    state_changed_errors,
-)
+from jobs.actions.stop import Refusals, foreign_refusal, publish_job_changes, raise_refusal, state_changed_errors
 from jobs.actions.submit import WAITING_FOR_FIRST_TURN
 from jobs.core.lifecycle import Flag, State
 from jobs.models import HoldKind, Job
@@ -57,7 +51,7 @@ def release_jobs(jobs: Sequence[Job], *, author: Author, why: str = "", operator
         {} if operator else _refuse_held_by_operator(jobs, "is held by an operator; only an operator can release it")
     )
     refusals |= {
-        job.pk: JobStateChanged(f"{job} may have succeeded; record its outcome, or run it again")
+        job.pk: StateConflict(f"{job} may have succeeded; record its outcome, or run it again")
         for job in jobs
         if Flag.OUTCOME_UNKNOWN in job.flags
     }
@@ -107,7 +101,7 @@ def cancel_waiting_jobs(jobs: Sequence[Job], *, author: Author, why: str, now: d
 
 
 def _refuse_held_by_operator(jobs: Iterable[Job], why: str) -> Refusals:
-    return {job.pk: JobStateChanged(f"{job} {why}") for job in jobs if job.hold == HoldKind.ADMIN}
+    return {job.pk: StateConflict(f"{job} {why}") for job in jobs if job.hold == HoldKind.ADMIN}
 
 
 def _update_waiting_jobs(

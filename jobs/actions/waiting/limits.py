@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from django.conf import settings
 from django.db import connection
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submit import SubmissionGroup
-from jobs.core.spec import InvalidField
 
 LARGE_REQUEST = 100
 USER_LOCKS, TEAM_LOCKS = 0x4A0B1, 0x4A0B2  # spaces of advisory locks

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs.core.parsing import InvalidField, read_timestamp
+from acmeweb.common.errors import InvalidField
+from jobs.core.parsing import read_timestamp
 from jobs.queries.event_export import exported_lines
 
 

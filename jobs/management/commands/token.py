@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidInput
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Team, TokenScope, clock
@@ -60,7 +61,7 @@ class Command(BaseCommand):
                 networks=networks,
                 author=Author(by=_operator_name()),
             )
-        except token_actions.TokenError as error:
+        except InvalidInput as error:
             raise CommandError(str(error)) from None
         self.stdout.write(secret)
 

@@ -37,16 +37,12 @@ class CommandRefused(RequestRejected):
         self.status, self.reason = status, reason
 
 
-class DisruptionForbidden(CommandRefused):
-    """A PodDisruptionBudget forbids the eviction now."""
-
-
 def command_error(server: str, status: int, answer: Mapping[str, Any] | None) -> BackendError:
     """The error to raise for this answer to a command."""
     message = text_at(answer, "message") or "the response is not JSON"
     where = f"{server}: HTTP {status}: {message}"
     if budget := _forbidding_budget(answer) if status == TOO_MANY else "":
-        return DisruptionForbidden(budget, status, DISRUPTION_BUDGET)
+        return CommandRefused(budget, status, DISRUPTION_BUDGET)
     if status in AUTH_AND_RATE_STATUSES or (status == FORBIDDEN and _is_about_permissions(message)):
         return ClusterUnreachable(where)
     if 400 <= status < 500 and text_at(answer, "kind") == "Status":

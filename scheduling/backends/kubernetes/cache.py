@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from acmeweb.common.errors import MalformedResponse
+
 from ..base import UnreadableRow
 from .changes import ChangeLog, ChangeReader
-from .fields import MalformedObject, count_at, mapping_at, text_at
+from .fields import mapping_at, text_at
 
 T = TypeVar("T")
 Reduce = Callable[[Mapping[str, Any]], T]
@@ -23,12 +25,9 @@ MAX_VANISHED = 20_000
 GONE = 410  # the status code and the code of an error event: the resource version is no longer known
 
 
-class ResourceVersionExpired(Exception):
-    """The API server has forgotten the changes since the cache's version: everything must be listed again."""
-
-
 class WatchFailed(Exception):
-    """The watch reported an error or something that is not an event."""
+    """The watch reported an error or something that is not an event, or the API server has forgotten the changes since
+    the cache's version: everything must be listed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class ObjectCache(Generic[T]):
         number = int(version) if version.isascii() and version.isdigit() else 0
         try:
             return ReducedObject(uid=uid, version=number, value=self._reduce(item))
-        except MalformedObject as error:
+        except MalformedResponse as error:
             name = text_at(item, "metadata", "name", largest=253)
             return ReducedObject(uid=uid or name, version=number, unreadable=self._unreadable_row(name, str(error)))
 
@@ -83,11 +82,9 @@ class ObjectCache(Generic[T]):
         self.resource_version = resource_version
 
     def apply(self, event: object, now: datetime) -> None:
-        """Apply one event of a watch. Raises ResourceVersionExpired or WatchFailed, and then changes nothing."""
+        """Apply one event of a watch. Raises WatchFailed, and then changes nothing."""
         kind, item = text_at(event, "type"), mapping_at(event, "object")
         if kind == "ERROR":
-            if count_at(item, "code") == GONE:
-                raise ResourceVersionExpired
             raise WatchFailed(text_at(item, "message") or "the watch reported an error without a message")
         version = text_at(item, "metadata", "resourceVersion")
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK") or not version:

@@ -21,7 +21,7 @@ from acmeweb.common.http_client import RequestDeadline
 from ..base import BackendError, ClusterUnreachable
 from .api_client import ApiClient
 from .api_errors import ApiRefusal
-from .cache import GONE, ObjectCache, ReducedObject, ResourceVersionExpired, WatchFailed
+from .cache import GONE, ObjectCache, ReducedObject, WatchFailed
 from .watch_stream import WatchStream
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class FollowedCollection(Generic[T]):
                 self._keep_watching(deadline)
                 self._await_expected(deadline, now)
                 return
-            except (ResourceVersionExpired, WatchFailed):
+            except WatchFailed:
                 self.list_again()
         raise ClusterUnreachable(f"{self._api.server}: {self.path} cannot be followed; it is listed again next time")
 
@@ -104,11 +104,11 @@ class FollowedCollection(Generic[T]):
         self._stream = None
 
     def _await_expected(self, deadline: RequestDeadline, now: datetime) -> None:
-        """Take events until they show our own commands. Raises ResourceVersionExpired if they do not come."""
+        """Take events until they show our own commands. Raises WatchFailed if they do not come."""
         limit = RequestDeadline(min(MAX_EVENT_DELAY_S, deadline.remaining_s))
         while not self._shows_expected():
             if self._stream is None or not self._stream.wait_for_lines(limit.remaining_s):
-                raise ResourceVersionExpired
+                raise WatchFailed("our own commands are not shown")
             self._take_events(now)
         self._keep_watching(deadline)
 
@@ -130,7 +130,7 @@ class FollowedCollection(Generic[T]):
                 )
             except ApiRefusal as error:
                 if error.status == GONE and self._next_page:
-                    raise ResourceVersionExpired from None
+                    raise WatchFailed("the resource version of the list has expired") from None
                 raise
             self._listed += map(self.cache.reduce, items)
             if not self._next_page:
@@ -169,5 +169,5 @@ class FollowedCollection(Generic[T]):
             return
         self.stop()
         if stream.status == GONE:
-            raise ResourceVersionExpired
+            raise WatchFailed("the resource version has expired")
         raise self._api.refused_watch(stream)

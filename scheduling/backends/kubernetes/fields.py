@@ -1,7 +1,7 @@
 """Reads values of API objects, which are untrusted input. Pure.
 
 A missing or malformed optional value counts as empty. Only the identity of an object is required: without it nothing
-can be said about the object, and `MalformedObject` names the field.
+can be said about the object, and `MalformedResponse` names the field.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from acmeweb.common.errors import MalformedResponse
 
 NOTHING: Mapping[str, Any] = {}
 MAX_TEXT_LENGTH = 400  # of reasons and messages; a condition's message may have 32 KiB
@@ -28,10 +30,6 @@ FACTORS = {
     **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)},
 }
 TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
-
-
-class MalformedObject(ValueError):
-    """The API does not define such an object; the message names the field."""
 
 
 def mapping_at(value: object, *path: str) -> Mapping[str, Any]:
@@ -79,7 +77,7 @@ def time_at(value: object, *path: str) -> datetime | None:
 def require_text(value: object, *path: str) -> str:
     text = text_at(value, *path, largest=MAX_NAME_LENGTH)
     if not text:
-        raise MalformedObject(f"{'.'.join(path)} is missing")
+        raise MalformedResponse(f"{'.'.join(path)} is missing")
     return text
 
 

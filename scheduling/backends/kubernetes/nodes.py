@@ -21,10 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import NodeFlag, NodeState, node_state_for_usage
 
 from ..base import BackendNode
-from .fields import MalformedObject, mapping_at, mappings_at, require_text, text_at, texts_at
+from .fields import mapping_at, mappings_at, require_text, text_at, texts_at
 from .pods import Pod
 from .resources import cpu_count, gpu_counts, gpu_total, memory_mb, mig_slices
 
@@ -85,10 +86,10 @@ class NodeReport:
 
 
 def read_node(item: Mapping[str, Any]) -> NodeReport:
-    """Raises MalformedObject."""
+    """Raises MalformedResponse."""
     name = require_text(item, "metadata", "name")
     if len(name) > MAX_NODE_NAME_LENGTH:
-        raise MalformedObject(f"metadata.name has more than {MAX_NODE_NAME_LENGTH} characters")
+        raise MalformedResponse(f"metadata.name has more than {MAX_NODE_NAME_LENGTH} characters")
     labels, resources = texts_at(item, "metadata", "labels"), mapping_at(item, "status", "allocatable")
     is_ready, power = _ready_condition(item).get("status") == "True", _power(item)
     flags, reasons = _flags_and_reasons(item, power)

@@ -97,7 +97,7 @@ def owner_object(request: SubmitRequest, template: PodTemplate, features: ApiFea
 def dependent_objects(owner: Mapping[str, Any]) -> list[NewObject]:
     """What is created after the owner, computed from the owner as the API server returned it.
 
-    Raises MalformedObject for what is not an owner of an attempt.
+    Raises MalformedResponse for what is not an owner of an attempt.
     """
     nodes = owner_nodes(owner)
     if POD_DATA in texts_at(owner, "data"):

@@ -109,7 +109,7 @@ def with_cause(end: PodEnd, pods: Iterable[Pod], lost_nodes: Collection[str]) ->
 
 
 def read_pod(item: Mapping[str, Any], owners: OwnerMapping) -> Pod:
-    """Raises MalformedObject."""
+    """Raises MalformedResponse."""
     spec, resources = mapping_at(item, "spec"), PodResources(mapping_at(item, "spec"))
     owner, controller = owners.owner(item), read_controller(item)
     return Pod(

@@ -63,7 +63,7 @@ class QuotaWait:
 
 
 def read_workload(item: Mapping[str, Any], kind: str, collection: str, owners: OwnerMapping) -> Workload:
-    """Raises MalformedObject. `kind` is the one that was listed: items of a list do not always name theirs."""
+    """Raises MalformedResponse. `kind` is the one that was listed: items of a list do not always name theirs."""
     spec, owner = mapping_at(item, "spec"), owners.owner(item)
     templates = list(pod_templates(spec))
     limits = map(read_time_limit, (spec, mapping_at(spec, "runPolicy"), *templates))
@@ -128,7 +128,7 @@ def _end_of_phase(item: Mapping[str, Any]) -> PodEnd | None:
 
 
 def read_quota_wait(item: Mapping[str, Any]) -> QuotaWait:
-    """A Workload of Kueue. Raises MalformedObject."""
+    """A Workload of Kueue. Raises MalformedResponse."""
     references = mappings_at(item, "metadata", "ownerReferences")
     uids = tuple(uid for reference in references if (uid := text_at(reference, "uid")))
     return QuotaWait(uid=require_text(item, "metadata", "uid"), for_uids=uids, reason=_quota_reason(item))

@@ -25,7 +25,6 @@ from scheduling.engine.policies.qssf_ml import QssfMlRules
 from scheduling.engine.policies.sjf import SjfRules
 from scheduling.engine.policies.srtf_predicted import SrtfPredictedRules
 from scheduling.engine.policies.tiresias import TiresiasRules
-from scheduling.engine.settings import InvalidPolicySettings
 
 POLICY_RULES: dict[str, type[PolicyRules]] = {
     rules.name: rules
@@ -51,7 +50,7 @@ LIVE_POLICIES: dict[str, LivePolicy] = {name: live_policy(rules) for name, rules
 __all__ = [
     "LIVE_POLICIES",
     "POLICY_RULES",
-    "InvalidPolicySettings",
+    "InvalidField",
     "LivePolicy",
     "configured_policy",
     "live_rules_factory",

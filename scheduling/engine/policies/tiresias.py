@@ -17,9 +17,10 @@ from heapq import heapify, heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
+from acmeweb.common.errors import InvalidField
 from scheduling.engine.engine import Engine, PolicyRules
 from scheduling.engine.job import EngineJob
-from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
+from scheduling.engine.settings import positive_number, reject_unknown
 from scheduling.engine.turns.preempting import preempting_turn
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the authors' simulator
@@ -45,7 +46,7 @@ class TiresiasRules(PolicyRules):
 
     def refuse_live(self) -> None:
         if self._promote:
-            raise InvalidPolicySettings("promote: is only available in replays")
+            raise InvalidField("promote", "is only available in replays")
 
     def restore(self, job: EngineJob) -> None:
         job.level = bisect_right(self.thresholds, job.attained)

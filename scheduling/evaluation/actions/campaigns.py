@@ -3,10 +3,6 @@
 Each decision of the loop is based on one turn number of the campaign. `_advance_turn` increments it in the transaction
 of the change, so if two loops read the same turn, only the first one changes anything. A trial, its job and the new
 state of its shards are written in one transaction, so each sample is always in exactly one place.
-
-    EvaluationError
-    └── CampaignStateConflict   the campaign is in another state than expected, or was changed concurrently
-    InvalidField (jobs.core.parsing)   a field of the request is invalid
 """
 
 from __future__ import annotations
@@ -21,16 +17,15 @@ from django.db import connection, transaction
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
 from jobs.core import parsing
-from jobs.core.parsing import InvalidField
 from jobs.core.public_id import public_id
 from jobs.core.slurm_notation import format_count
 from jobs.core.spec import JobSpec, check_fits_cluster
-from jobs.core.turn_errors import SkipsRow
 from jobs.models import Cluster, ClusterMode, Node, Team, bulk_copy
 from scheduling.evaluation.reads.campaigns import find_suite
 from scheduling.evaluation.rules import campaign_requests, job_output
@@ -55,14 +50,6 @@ COORDINATOR = "evaluation"
 MAX_SHARD_TRIES = 3  # failures of its command
 MAX_SHARD_LOSSES = 25  # jobs that ended before the shard was done, for example by preemption
 OBSERVE_MODE_WAIT_REASON = "Waiting: {} is in mode observe, so Acme starts no jobs there."
-
-
-class EvaluationError(Exception):
-    pass
-
-
-class CampaignStateConflict(EvaluationError, SkipsRow):
-    pass
 
 
 # --- actions of users
@@ -201,7 +188,7 @@ def cancel(campaign: Campaign, *, author: Author, now: datetime) -> None:
     """Cancel the campaign. The loop then cancels its jobs; existing results are kept."""
     row = Campaign.objects.select_for_update().get(pk=campaign.pk)
     if row.state not in OPEN_CAMPAIGN_STATES:
-        raise CampaignStateConflict(f"{row} has already ended: {row.state}.")
+        raise StateConflict(f"{row} has already ended: {row.state}.")
     Evaluation.objects.filter(campaign=row, state__in=OPEN_CAMPAIGN_STATES).update(
         state=CampaignState.CANCELLED, ended_at=now
     )
@@ -214,7 +201,7 @@ def retry(campaign: Campaign, *, author: Author, now: datetime) -> int:
     row = Campaign.objects.select_for_update().get(pk=campaign.pk)
     failed = Evaluation.objects.filter(campaign=row, state=CampaignState.FAILED)
     if row.state == CampaignState.CANCELLED or not failed.exists():
-        raise CampaignStateConflict(f"{row} has no failed evaluations to retry. Its state is {row.state}.")
+        raise StateConflict(f"{row} has no failed evaluations to retry. Its state is {row.state}.")
     shards = Shard.objects.filter(evaluation__in=failed, state=ShardState.FAILED)
     fresh = {"tries": 0, "losses": 0, "trial": None}
     shards.filter(infer_s__isnull=True).update(state=ShardState.WAITING, **fresh)
@@ -254,15 +241,13 @@ def start_campaign(campaign: Campaign, plan: Mapping[str, Any], nodes: int, now:
 
 @transaction.atomic
 def create_shards(campaign: Campaign, cuts: Sequence[TrialSlice]) -> dict[tuple[int, int], int]:
-    """Create the shards and return their ids by (evaluation, start). Raises CampaignStateConflict if some samples were
-    assigned concurrently."""
+    """Create the shards and return their ids by (evaluation, start). Raises StateConflict if some samples were assigned
+    concurrently."""
     _advance_turn(campaign, CampaignState.RUNNING)
     for cut in cuts:
         samples = Evaluation.objects.filter(pk=cut.evaluation, campaign=campaign, given=cut.start)
         if not samples.update(given=F("given") + cut.samples, state=CampaignState.RUNNING):
-            raise CampaignStateConflict(
-                f"{campaign}: evaluation {cut.evaluation} was split concurrently at {cut.start}"
-            )
+            raise StateConflict(f"{campaign}: evaluation {cut.evaluation} was split concurrently at {cut.start}")
     shards = Shard.objects.bulk_create(
         Shard(evaluation_id=cut.evaluation, start=cut.start, samples=cut.samples) for cut in cuts
     )
@@ -300,7 +285,7 @@ def submit_trials(campaign: Campaign, orders: Sequence[TrialRequest], now: datet
             pk__in=order.shards, state=SHARD_STATE_BEFORE_TRIAL[TrialKind(order.kind)], trial=None
         )
         if shards.update(state=SHARD_STATE_DURING_TRIAL[TrialKind(order.kind)], trial=trial) != len(order.shards):
-            raise CampaignStateConflict(f"{campaign}: a shard of {order.spec.name} was assigned concurrently")
+            raise StateConflict(f"{campaign}: a shard of {order.spec.name} was assigned concurrently")
     return trials
 
 
@@ -360,7 +345,7 @@ def end_trial(campaign: Campaign, trial: Trial, *, blame: bool, why: str, now: d
         campaign, *OPEN_CAMPAIGN_STATES, CampaignState.FAILED, CampaignState.CANCELLED, CampaignState.COMPLETED
     )
     if not Trial.objects.filter(pk=trial.pk, ended_at__isnull=True).update(ended_at=now, why=why[:500]):
-        raise CampaignStateConflict(f"{trial} has already ended")
+        raise StateConflict(f"{trial} has already ended")
     unfinished = list(Shard.objects.filter(trial=trial).order_by("id"))
     ran = int(trial.job.started_at is not None)  # a trial that never started lost no work
     back = SHARD_STATE_AFTER_LOSS[TrialKind(trial.kind)]
@@ -464,7 +449,7 @@ def campaign_topic(campaign: Campaign) -> str:
 def _advance_turn(campaign: Campaign, *states: str) -> None:
     rows = Campaign.objects.filter(pk=campaign.pk, turn=campaign.turn, state__in=states)
     if not rows.update(turn=F("turn") + 1):
-        raise CampaignStateConflict(f"{campaign} was changed concurrently")
+        raise StateConflict(f"{campaign} was changed concurrently")
     campaign.turn += 1
 
 

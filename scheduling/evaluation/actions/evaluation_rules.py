@@ -16,13 +16,12 @@ from django.db import transaction
 from django.db.models import F
 
 from acmeweb.common import live
+from acmeweb.common.errors import ClaimLost, InvalidField
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Team
 from scheduling.evaluation.actions import campaigns as campaign_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.reads.campaigns import find_suite
 from scheduling.evaluation.rules.campaign_requests import CampaignSpec
 from scheduling.evaluation.rules.evaluation_rules import DueCheckpoints, RuleSpec, parse_rule
@@ -77,7 +76,7 @@ def remove(rule: EvaluationRule, *, author: Author) -> None:
 def _lock_rule(rule: EvaluationRule) -> EvaluationRule:
     row = EvaluationRule.objects.select_for_update(of=("self",)).filter(pk=rule.pk).first()
     if row is None:
-        raise CampaignStateConflict(f"{rule} was removed in the meantime")
+        raise ClaimLost(f"{rule} was removed in the meantime")
     return row
 
 
@@ -88,17 +87,17 @@ def _lock_rule(rule: EvaluationRule) -> EvaluationRule:
 def ignore_existing_checkpoints(rule: EvaluationRule, paths: Collection[str], now: datetime) -> None:
     """Set aside the checkpoints that are older than the rule. Runs once per rule."""
     if not EvaluationRule.objects.filter(pk=rule.pk, based_at=None).update(based_at=now):
-        raise CampaignStateConflict(f"the existing checkpoints of {rule} were already set aside")
+        raise ClaimLost(f"the existing checkpoints of {rule} were already set aside")
     ProcessedCheckpoint.objects.bulk_create(ProcessedCheckpoint(rule=rule, path=path) for path in paths)
     rule.based_at = now
 
 
 @transaction.atomic
 def start_rule_campaign(rule: EvaluationRule, due: DueCheckpoints, suite: Suite, now: datetime) -> Campaign:
-    """Start a campaign on behalf of the rule's user. Raises CampaignStateConflict or InvalidField, without changes."""
+    """Start a campaign on behalf of the rule's user. Raises ClaimLost or InvalidField, without changes."""
     unchanged = EvaluationRule.objects.filter(pk=rule.pk, is_enabled=True, started=rule.started)
     if not unchanged.update(started=F("started") + 1):
-        raise CampaignStateConflict(f"{rule} was disabled, or another worker has started a campaign for it")
+        raise ClaimLost(f"{rule} was disabled, or another worker has started a campaign for it")
     spec = CampaignSpec(checkpoints=due.start, nodes=rule.nodes, checkpoint_gb=rule.checkpoint_gb)
     author = Author(by=str(rule), user_id=rule.user_id)
     campaign = campaign_actions.create_campaign(

@@ -6,12 +6,13 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.spec import JobSpec
 from jobs.models import Job
-from scheduling.evaluation.actions.campaigns import COORDINATOR, CampaignStateConflict, campaign_author, new_nonce
+from scheduling.evaluation.actions.campaigns import COORDINATOR, campaign_author, new_nonce
 from scheduling.evaluation.rules import orders
 from scheduling.models import Campaign, Staging, StagingState
 
@@ -20,8 +21,8 @@ COORDINATOR_AUTHOR = Author(by=COORDINATOR)
 
 
 def start_staging(campaign: Campaign, node: str, checkpoint: str, now: datetime) -> Staging:
-    """Submit the job that copies a checkpoint to a node. Raises CampaignStateConflict if the copy exists already or is
-    being made or removed."""
+    """Submit the job that copies a checkpoint to a node. Raises StateConflict if the copy exists already or is being
+    made or removed."""
     nonce, path = new_nonce(), orders.copy_path(campaign.suite.stage_root, campaign.team.name, checkpoint)
     spec = orders.staging_job(f"stage-{campaign.public_id}", node, nonce, checkpoint, path)
     try:
@@ -33,9 +34,7 @@ def start_staging(campaign: Campaign, node: str, checkpoint: str, now: datetime)
             row.save(update_fields=["job"])
             _log_staging_event(row, "", StagingState.COPYING)
     except IntegrityError:
-        raise CampaignStateConflict(
-            f"a copy of {checkpoint} on {node} already exists, or is being made or removed"
-        ) from None
+        raise StateConflict(f"a copy of {checkpoint} on {node} already exists, or is being made or removed") from None
     return row
 
 
@@ -77,7 +76,7 @@ def _submit_staging_job(campaign: Campaign, spec: JobSpec, now: datetime) -> Job
 
 def _set_staging_state(row: Staging, before: str, after: str, now: datetime, **columns: object) -> None:
     if not Staging.objects.filter(pk=row.pk, state=before).update(state=after, moved_at=now, **columns):
-        raise CampaignStateConflict(f"{row} is no longer {before}")
+        raise StateConflict(f"{row} is no longer {before}")
     row.state = after
     _log_staging_event(row, before, after, str(columns.get("why", "")))
 

@@ -14,7 +14,6 @@ from jobs.core import parsing
 from jobs.models import TokenScope, clock
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
-from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -31,7 +30,6 @@ from jobs.rest.shapes import (
     text_list_field,
 )
 from scheduling.evaluation.actions import campaigns as campaign_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.reads import campaigns as campaign_reads
 from scheduling.evaluation.reads.campaigns import CampaignProgress, campaign_probability
 from scheduling.evaluation.rules import campaign_requests
@@ -409,10 +407,7 @@ class _CampaignVerb(ActionEndpoint):
         if not self.caller.may_change(row):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
         etags.check_if_match(self.request, campaign_response(self.caller, id), CAMPAIGN_SHAPE.observed)
-        try:
-            self.change(row)
-        except CampaignStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        self.change(row)
         document = campaign_response(self.caller, id)
         return Response(document, headers={"ETag": etags.etag(document, CAMPAIGN_SHAPE.observed)})
 

@@ -21,7 +21,6 @@ from jobs.rest.endpoint import (
     lock_unchanged_row,
     reject_unknown_params,
 )
-from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -34,7 +33,6 @@ from jobs.rest.shapes import (
     text_field,
 )
 from scheduling.evaluation.actions import evaluation_rules as rule_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.reads import campaigns as campaign_reads
 from scheduling.evaluation.rules import evaluation_rules as rule_requests
 from scheduling.evaluation.rules.evaluation_rules import MAX_CAMPAIGNS_PER_DAY
@@ -184,10 +182,7 @@ class EvaluationRuleDetailEndpoint(DetailEndpoint):
         fields = rule_requests.parse_rule_changes(self.object())
         with transaction.atomic():
             row = get_locked_rule(request, self.caller, rule)
-            try:
-                rule_actions.change(row, fields, author=self.author)
-            except CampaignStateConflict as conflict:
-                raise Conflict(str(conflict)) from None
+            rule_actions.change(row, fields, author=self.author)
         document = rule_response(self.caller, rule)
         return Response(document, headers={"ETag": etags.etag(document, RULE_SHAPE.observed)})
 
@@ -211,10 +206,7 @@ class RemoveEvaluationRuleEndpoint(ActionEndpoint):
         self.body({}, "the verb remove")
         row = get_locked_rule(self.request, self.caller, rule)
         document = RULE_SHAPE.show(row)
-        try:
-            rule_actions.remove(row, author=self.author)
-        except CampaignStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        rule_actions.remove(row, author=self.author)
         return Response(document)
 
 

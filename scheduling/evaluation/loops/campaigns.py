@@ -6,7 +6,7 @@ What a turn does  A pending campaign gets its plan and starts. Results reported 
                   resources are cancelled. Evaluations whose shards have all ended get their result. Free resources
                   get new work: nodes get copies of checkpoints, GPUs get shards, CPUs get scoring jobs.
 Failure story     Each change is one transaction that increments the campaign's turn number, so of two concurrent
-                  coordinators only one changes anything; the other one gets CampaignStateConflict and stops.
+                  coordinators only one changes anything; the other one gets StateConflict and stops.
                   Killed between creating shards and submitting trials: the shards wait, and the next turn submits
                   them. Killed between reading a log and recording it: the log is read again; recorded results are
                   ignored. A copy fails: its node gets no copies for half an hour; after three failed copies the
@@ -25,8 +25,8 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
-from jobs.actions.jobs import JobError
 from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import FINAL_STATES, Flag, State
@@ -35,16 +35,10 @@ from jobs.logs.job_log import LogReadError, StorageUnresponsive
 from jobs.models import Attempt, ClusterMode, Job, Node
 from scheduling.evaluation.actions import campaigns as campaign_actions
 from scheduling.evaluation.actions import staging as staging_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict, TrialRequest
+from scheduling.evaluation.actions.campaigns import TrialRequest
 from scheduling.evaluation.reads import campaign_board
 from scheduling.evaluation.rules import forecast, job_output, orders
-from scheduling.evaluation.rules.coordinator import (
-    CampaignActions,
-    NewScoring,
-    NewTrial,
-    TrialSlice,
-    decide,
-)
+from scheduling.evaluation.rules.coordinator import CampaignActions, NewScoring, NewTrial, TrialSlice, decide
 from scheduling.evaluation.rules.forecast import CampaignWorkload
 from scheduling.evaluation.rules.job_output import JobOutput
 from scheduling.evaluation.rules.orders import TrialPart
@@ -225,7 +219,7 @@ def _may_start(job: Job) -> bool:
 def _cancel_job(job: Job, why: str) -> None:
     try:
         job_actions.cancel(job, author=staging_actions.COORDINATOR_AUTHOR, why=why)
-    except JobError as error:
+    except StateConflict as error:
         log.info("%s", error)
     request_turn(job.cluster_id)
 
@@ -255,7 +249,7 @@ def _apply(campaign: Campaign, moves: CampaignActions, now: datetime) -> int:
     for node, checkpoint in moves.stage:
         try:
             staging_actions.start_staging(campaign, node, checkpoint, now)
-        except CampaignStateConflict as conflict:
+        except StateConflict as conflict:
             log.info("%s", conflict)
     cuts = [cut for trial in moves.trials for cut in trial.cuts if cut.shard is None]
     shards = campaign_actions.create_shards(campaign, cuts) if cuts else {}

@@ -23,17 +23,15 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q, QuerySet
 
+from acmeweb.common.errors import ClaimLost, EndsTurn, InvalidField
 from failures.recovery import checkpoint_listing
 from failures.recovery.rules import checkpoints
 from jobs.actions.one_row import skip_row_on_error
 from jobs.core.lifecycle import FINAL_STATES
-from jobs.core.parsing import InvalidField
 from jobs.core.slurm_notation import format_count
-from jobs.core.turn_errors import EndsTurn
 from jobs.models import Checkpoint, CheckpointVerdict, Job, TeamRole
 from jobs.models.permissions import Caller
 from scheduling.evaluation.actions import evaluation_rules as rule_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.reads import campaigns as campaign_reads
 from scheduling.evaluation.rules.evaluation_rules import (
     ONE_DAY,
@@ -71,7 +69,7 @@ def check_rules_once(now: datetime, limits: TurnLimits = TurnLimits()) -> int:
         with skip_row_on_error(rule):
             try:
                 started += check_rule(rule, now, limits)
-            except (EndsTurn, CampaignStateConflict):
+            except (EndsTurn, ClaimLost):
                 raise
             except Exception as error:
                 _record_rule_error(rule, error, now)

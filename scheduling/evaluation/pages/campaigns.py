@@ -14,16 +14,15 @@ from django.template.defaultfilters import floatformat
 from django.views.decorators.http import require_http_methods, require_POST
 from rest_framework.exceptions import PermissionDenied
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
 from jobs.core.charts.timeline import TimelineBar
 from jobs.core.deadlines import percent_text
-from jobs.core.parsing import InvalidField
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
 from scheduling.evaluation.actions import campaigns as campaign_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.pages.forms import CampaignForm
 from scheduling.evaluation.pages.score_history import campaign_scores, regression_text
 from scheduling.evaluation.reads import campaigns as campaign_reads
@@ -245,7 +244,7 @@ def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, outcom
         return redirect("campaign", public_id)
     try:
         verb(row, author=Author.of(request), now=clock.now())
-    except CampaignStateConflict as conflict:
+    except StateConflict as conflict:
         messages.error(request, str(conflict))
     else:
         messages.success(request, f"{row} {outcome}")

@@ -10,14 +10,13 @@ from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_POST
 from rest_framework.exceptions import PermissionDenied
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
-from jobs.core.parsing import InvalidField
 from jobs.models import clock
 from jobs.models.permissions import Caller
 from jobs.web.page import render_page
 from scheduling.evaluation.actions import evaluation_rules as rule_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.pages.forms import EvaluationRuleForm
 from scheduling.evaluation.reads import campaigns as campaign_reads
 from scheduling.models import EvaluationRule
@@ -84,7 +83,7 @@ def change(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     apply, outcome = RULE_VERBS[verb]
     try:
         apply(row, Author.of(request))
-    except CampaignStateConflict as conflict:
+    except StateConflict as conflict:
         messages.error(request, str(conflict))
     else:
         messages.success(request, f"{name} {outcome}")

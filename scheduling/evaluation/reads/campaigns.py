@@ -10,7 +10,8 @@ from datetime import datetime
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from jobs.core.parsing import InvalidField, short_repr
+from acmeweb.common.errors import InvalidField
+from jobs.core.parsing import short_repr
 from jobs.models import Allocation, Team
 from jobs.models.permissions import Caller
 from scheduling.core.deadlines import planned_work_chance

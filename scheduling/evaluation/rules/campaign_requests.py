@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import parsing
-from jobs.core.parsing import InvalidField
 from scheduling.evaluation.rules.checkpoint_paths import MAX_CAMPAIGN_NAME
 from scheduling.evaluation.rules.frameworks import TEMPLATES
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import parsing
-from jobs.core.parsing import InvalidField
 from scheduling.evaluation.rules.campaign_requests import read_directory, read_gigabytes
 
 ONE_DAY = timedelta(days=1)

@@ -16,8 +16,8 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from acmeweb.common.errors import InvalidField
 from failures.models import permissions as failure_permissions
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, render_page

@@ -12,8 +12,9 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import JobKind
-from jobs.core.parsing import InvalidField, choice_reader
+from jobs.core.parsing import choice_reader
 from jobs.models import Cluster, Team, clock
 from jobs.models.permissions import Caller
 from jobs.web.page import PageQuery, bad_request, render_page, requested_cluster

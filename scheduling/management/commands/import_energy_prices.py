@@ -14,10 +14,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidInput
 from jobs.models import Cluster
 from scheduling.management.text_files import open_text
 from scheduling.power.actions.energy import import_prices
-from scheduling.power.rules.price_file import HourPrice, InvalidPrices, read_prices
+from scheduling.power.rules.price_file import HourPrice, read_prices
 
 
 class Command(BaseCommand):
@@ -42,5 +43,5 @@ def _read_file(path: str) -> list[HourPrice]:
     try:
         with open_text(path, "prices") as lines:
             return read_prices(lines, path)
-    except InvalidPrices as error:
+    except InvalidInput as error:
         raise CommandError(str(error)) from error

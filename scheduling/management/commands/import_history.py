@@ -14,10 +14,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidInput
 from jobs.models import Cluster, clock
 from jobs.traces.files import read_trace
-from jobs.traces.trace import BadTrace
-from scheduling.actions.history_import import ImportRefused, import_history
+from scheduling.actions.history_import import import_history
 
 
 class Command(BaseCommand):
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             raise CommandError(f"cluster: {cluster} is not a cluster of this installation")
         try:
             imported = import_history(row, read_trace(trace), clock.now())
-        except (BadTrace, ImportRefused) as error:
+        except InvalidInput as error:
             raise CommandError(f"trace: {error}") from error
         self.stdout.write(f"Imported {imported.jobs:,} jobs; {imported.skipped:,} were skipped as already known.")
         if imported.unknown_users:

@@ -21,28 +21,20 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from jobs.traces.files import read_trace
-from jobs.traces.trace import BadTrace, Trace
+from jobs.traces.trace import Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.engine import PolicyRules
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
 from scheduling.whatif.replay import acme_trace, plots, report, requests
-from scheduling.whatif.replay.job_profiles import InvalidProfiles, table_rows
+from scheduling.whatif.replay.job_profiles import table_rows
 from scheduling.whatif.replay.policies import REPLAY_POLICIES, policy_rules
-from scheduling.whatif.replay.power.report import PowerUnavailable
-from scheduling.whatif.replay.requests import InvalidReplaySetting
 from scheduling.whatif.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
 from scheduling.whatif.replay.timed_runs import measure_run
 
-USER_ERRORS = (
-    InvalidReplaySetting,
-    InvalidProfiles,
-    BadTrace,
-    MissingLibrary,
-    PowerUnavailable,
-    plots.PlotsUnavailable,
-)
+USER_ERRORS = (InvalidField, InvalidInput, MissingLibrary)
 PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 

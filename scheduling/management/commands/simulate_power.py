@@ -19,17 +19,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.management.text_files import open_text
 from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings
-from scheduling.whatif.replay.power.node_series import InvalidSeries, read_series
-from scheduling.whatif.replay.power.sleep_study import (
-    RECENT,
-    TREES,
-    StudySettings,
-    StudyUnavailable,
-    sleep_study,
-    step_rows,
-)
+from scheduling.whatif.replay.power.node_series import read_series
+from scheduling.whatif.replay.power.sleep_study import RECENT, TREES, StudySettings, sleep_study, step_rows
 from scheduling.whatif.replay.power.sleeping_nodes import SleepLimits, SleepRun
 
 STEP_MINUTES = 10
@@ -71,7 +65,7 @@ class Command(BaseCommand):
         nodes = _read_file(series)
         try:
             report, run = sleep_study(nodes, _study_settings(options))
-        except StudyUnavailable as error:
+        except InvalidInput as error:
             raise CommandError(str(error)) from error
         if options["steps"]:
             _write_steps(options["steps"], nodes, run)
@@ -103,7 +97,7 @@ def _read_file(path: str) -> NodeSeries:
     try:
         with open_text(path, "series") as lines:
             return read_series(lines, path)
-    except InvalidSeries as error:
+    except InvalidInput as error:
         raise CommandError(str(error)) from error
 
 

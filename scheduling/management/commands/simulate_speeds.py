@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.engine.settings import MissingLibrary
 from scheduling.management.text_files import open_text
 from scheduling.research import speed_replays as runs
 from scheduling.research.speed_policies import parse_policies, policy_lines, widths_of
 from scheduling.research.workload import (
-    InvalidWorkload,
     Workload,
     check_models,
     check_pairs,
@@ -103,7 +103,7 @@ def _read(path: str, reader: Callable[[Iterable[str], str], Read]) -> Read:
 
 def _setting(nodes: str, policies: Sequence[str], options: dict[str, Any]) -> runs.SpeedSetting:
     if options["restart_s"] is not None and not widths_of(policies):
-        raise InvalidWorkload("restart_s: has an effect only with policies for widths.")
+        raise InvalidInput("restart_s: has an effect only with policies for widths.")
     restart_s = runs.RESTART_S if options["restart_s"] is None else options["restart_s"]
     return runs.SpeedSetting(cluster=parse_nodes(nodes), round_s=options["round_s"], restart_s=restart_s)
 

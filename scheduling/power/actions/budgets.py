@@ -10,11 +10,11 @@ from django.db import IntegrityError, transaction
 from django.utils.text import capfirst
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import NodeFlag
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node
 from scheduling.engine.placements import PLACEMENTS_WITHOUT_POWER
 from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
@@ -31,25 +31,21 @@ CAP_PERCENTS_RULE = (
 )
 
 
-class PowerBudgetConflict(Exception):
-    """The request does not fit the present state, so nothing was changed. The message is a sentence."""
-
-
 @transaction.atomic
 def add(
     cluster: Cluster, *, scope: str, place: str = "", limit_kw: float, author: Author, why: str = ""
 ) -> PowerBudget:
-    """Add a budget. Raise InvalidField, or PowerBudgetConflict if there is one already or the cluster's placement does
-    not support budgets."""
+    """Add a budget. Raise InvalidField, or StateConflict if there is one already or the cluster's placement does not
+    support budgets."""
     if cluster.placement in PLACEMENTS_WITHOUT_POWER:
-        raise PowerBudgetConflict(f"The placement {cluster.placement} of {cluster} does not support power budgets.")
+        raise StateConflict(f"The placement {cluster.placement} of {cluster} does not support power budgets.")
     row = PowerBudget(cluster=cluster, scope=scope, place=place, limit_w=_limit_w(limit_kw))
     _check_limit(row, _nodes(row))
     try:
         with transaction.atomic():
             row.save()
     except IntegrityError:
-        raise PowerBudgetConflict(f"{capfirst(row.title)} already has a power budget. Change that one.") from None
+        raise StateConflict(f"{capfirst(row.title)} already has a power budget. Change that one.") from None
     _record(row, None, row.limit_w, author, why)
     return row
 
@@ -73,7 +69,7 @@ def change(
     if (limit_w, mode, percents) == (row.limit_w, row.mode, row.cap_percents):
         caps = "" if cap_mode is None else f" with caps {mode}"
         at = "" if cap_percents is None else f" at {percents_text(percents)}"
-        raise PowerBudgetConflict(f"The power budget of {row.title} is {_kw_text(limit_w)}{caps}{at} already.")
+        raise StateConflict(f"The power budget of {row.title} is {_kw_text(limit_w)}{caps}{at} already.")
     if limit_w != row.limit_w:
         _change_limit(row, limit_w, author, why)
     if percents != row.cap_percents:
@@ -86,7 +82,7 @@ def _change_limit(row: PowerBudget, limit_w: int, author: Author, why: str) -> N
     before, row.limit_w = row.limit_w, limit_w
     _check_limit(row, _nodes(row))
     if not PowerBudget.objects.filter(pk=row.pk, limit_w=before).update(limit_w=limit_w):
-        raise PowerBudgetConflict(f"The power budget of {row.title} was changed in the meantime. Try again.")
+        raise StateConflict(f"The power budget of {row.title} was changed in the meantime. Try again.")
     _record(row, before, limit_w, author, why)
 
 
@@ -119,7 +115,7 @@ def _change_cap_mode(row: PowerBudget, mode: str, author: Author, now: datetime)
 def remove(row: PowerBudget, *, author: Author, why: str = "") -> None:
     deleted, _ = PowerBudget.objects.filter(pk=row.pk).delete()
     if not deleted:
-        raise PowerBudgetConflict(f"The power budget of {row.title} was removed already.")
+        raise StateConflict(f"The power budget of {row.title} was removed already.")
     _record(row, row.limit_w, None, author, why)
 
 

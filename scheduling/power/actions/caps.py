@@ -13,9 +13,9 @@ from django.db.models import F
 from django.db.models.functions import Greatest
 
 from acmeweb.common import live
+from acmeweb.common.errors import InvalidField
 from jobs.actions import journal
 from jobs.actions.journal import Author
-from jobs.core.parsing import InvalidField
 from jobs.models import Allocation, Attempt, Cluster, Event, NodeClock
 from scheduling.models import PowerBudget, PowerCap, PowerCapMode
 from scheduling.power.reads.caps import act_refusal

@@ -10,14 +10,13 @@ from django.db import transaction
 from django.db.models import F
 
 from acmeweb.common import live
+from acmeweb.common.errors import StateConflict
 from failures.actions import incidents as incident_actions
 from jobs.actions import journal
 from jobs.actions import nodes as node_actions
 from jobs.actions.journal import Author
-from jobs.actions.nodes import NodeError
 from jobs.actions.wake import request_turn
 from jobs.core.lifecycle import NodeFlag
-from jobs.core.turn_errors import SkipsRow
 from jobs.models import POWER_COMMANDS, Cluster, ClusterCommand, ClusterCommandKind, DrainMode, Node
 from jobs.queries.busy_nodes import nodes_with_jobs
 from scheduling.models import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeSleep, NodeSleepState
@@ -25,10 +24,6 @@ from scheduling.models import ACTIVE_SLEEP_STATES, UNDECIDED_SLEEP_STATES, NodeS
 SLEEPER = Author(by="sleep")
 NO_WAKE_CAUSE = "NodeDidNotWake"  # the root cause of incidents
 UNDER_WAY = (NodeSleepState.REQUESTED, NodeSleepState.ASLEEP)
-
-
-class SleepError(SkipsRow):
-    """The action does not fit the sleep. The message is a sentence without its period."""
 
 
 @transaction.atomic
@@ -90,16 +85,16 @@ def let_sleep(node: Node, *, author: Author, why: str, now: datetime) -> bool:
 @transaction.atomic
 def approve(sleep: NodeSleep, *, author: Author, now: datetime) -> None:
     if sleep.state != NodeSleepState.PROPOSED:
-        raise SleepError(f"{sleep.node} is not proposed for sleep any more")
+        raise StateConflict(f"{sleep.node} is not proposed for sleep any more")
     if not let_sleep(sleep.node, author=author, why=sleep.why, now=now):
-        raise SleepError(f"{sleep.node} is needed, drained or asleep now")
+        raise StateConflict(f"{sleep.node} is needed, drained or asleep now")
 
 
 @transaction.atomic
 def decline(sleep: NodeSleep, *, author: Author, now: datetime) -> None:
     """Keep the node awake. It is not proposed again for some hours."""
     if not _change(sleep, (NodeSleepState.PROPOSED,), NodeSleepState.DECLINED, closed_at=now):
-        raise SleepError(f"{sleep.node} is not proposed for sleep any more")
+        raise StateConflict(f"{sleep.node} is not proposed for sleep any more")
     journal.node_event("node.sleep_declined", author, sleep.node).save()
     _publish(sleep)
 
@@ -130,7 +125,7 @@ def wake(sleep: NodeSleep, *, author: Author, why: str, now: datetime) -> bool:
 
 def wake_by_user(sleep: NodeSleep, *, author: Author, now: datetime) -> None:
     if not wake(sleep, author=author, why=f"Requested by {author.by}.", now=now):
-        raise SleepError(f"{sleep.node} does not sleep any more")
+        raise StateConflict(f"{sleep.node} does not sleep any more")
 
 
 def wake_for_jobs(nodes: Iterable[int], *, author: Author, now: datetime) -> int:
@@ -184,7 +179,7 @@ def record_failed_wake(sleep: NodeSleep, why: str, now: datetime) -> bool:
     ClusterCommand.objects.open().filter(node=sleep.node_id, kind__in=POWER_COMMANDS).delete()
     journal.node_event("node.wake_failed", SLEEPER, sleep.node, why=why).save()
     incident_actions.open_node_incident(sleep.node, NO_WAKE_CAUSE, why, author=SLEEPER, now=now)
-    with suppress(NodeError):  # an operator has drained it already
+    with suppress(StateConflict):  # an operator has drained it already
         node_actions.drain(sleep.node, author=SLEEPER, why=why, now=now, mode=DrainMode.NOW)
     _publish(sleep)
     return True

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.api.clusters import visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.api.shapes import CLUSTER_DETAIL
@@ -16,7 +17,6 @@ from jobs.core import parsing
 from jobs.models import Cluster, TokenScope, clock
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -30,7 +30,6 @@ from jobs.rest.shapes import (
 from scheduling.models import BudgetScope, PowerBudget, PowerCapMode
 from scheduling.models.power_budget import MAX_LIMIT_W
 from scheduling.power.actions import budgets as budget_actions
-from scheduling.power.actions.budgets import PowerBudgetConflict
 from scheduling.power.budget_states import budget_states
 from scheduling.power.reads.caps import cap_status
 from scheduling.power.rules.caps import MAX_PERCENT, MIN_PERCENT, POLCA_PERCENTS
@@ -194,10 +193,7 @@ def _add_states(rows: list[Any]) -> None:
 
 
 def _raise_conflicts(act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except PowerBudgetConflict as error:
-        raise Conflict(str(error)) from None
+    return act()
 
 
 class PowerBudgetList(ListEndpoint, ActionEndpoint):
@@ -243,7 +239,7 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
         etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         values = self.body(NEW_READERS, "a power budget")
         if "limit_kw" not in values:
-            raise InvalidRequestField("limit_kw", "is required")
+            raise InvalidField("limit_kw", "is required")
         why, place = values.get("reason", ""), values.get("place", "")
         added = _raise_conflicts(
             lambda: budget_actions.add(
@@ -284,7 +280,7 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
     def changes(self) -> dict[str, Any]:
         values = self.body(CHANGE_READERS, "a power budget")
         if not set(CHANGED_FIELDS).intersection(values):
-            raise InvalidRequestField("limit_kw", "is required, or cap_mode or cap_percents")
+            raise InvalidField("limit_kw", "is required, or cap_mode or cap_percents")
         return values
 
     def change(self, row: PowerBudget, values: dict[str, Any]) -> None:

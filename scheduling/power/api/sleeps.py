@@ -9,16 +9,15 @@ from django.db.models import Q, QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions.submissions import request_turn_after_commit
 from jobs.models import Cluster, TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import ActionEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
-from jobs.rest.errors import Conflict
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import ResourceShape, attribute_path, datetime_field, integer_field, text_field
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.actions import sleeps as sleep_actions
-from scheduling.power.actions.sleeps import SleepError
 
 NODE_SLEEP = ResourceShape(
     "NodeSleep",
@@ -99,8 +98,8 @@ class _SleepVerb(ActionEndpoint):
         sleep: Any = NodeSleep.objects.select_related("node", "cluster").get(pk=number)
         try:
             self.act(sleep, author=self.author, now=clock.now())
-        except SleepError as error:
-            raise Conflict(f"{error}.") from None
+        except StateConflict as error:
+            raise StateConflict(f"{error}.") from None
         request_turn_after_commit(sleep.cluster_id)
         return Response(NODE_SLEEP.show(_find_sleep(name, number)))
 

@@ -13,13 +13,13 @@ from django.shortcuts import get_object_or_404, redirect
 from django.utils.text import capfirst
 from django.views.decorators.http import require_POST
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Node, clock
 from scheduling.models import BudgetScope, PowerBudget
 from scheduling.models.power_budget import budget_title
 from scheduling.power.actions import budgets as budget_actions
-from scheduling.power.actions.budgets import CAP_PERCENTS_RULE, PowerBudgetConflict
+from scheduling.power.actions.budgets import CAP_PERCENTS_RULE
 from scheduling.power.reads.caps import cap_obstacle
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
@@ -90,7 +90,7 @@ def _answer(request: HttpRequest, cluster: Cluster, act: Callable[[], str]) -> H
         messages.success(request, act())
     except InvalidField as error:
         messages.error(request, f"Nothing was changed. {error}.")
-    except PowerBudgetConflict as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed. {error}")
     return redirect("cluster", cluster.name)
 

@@ -12,13 +12,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions.journal import Author
 from jobs.actions.wake import request_turn
 from jobs.models import Cluster, SleepMode, clock
 from jobs.web.page import render_page
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.actions import sleeps as sleep_actions
-from scheduling.power.actions.sleeps import SleepError
 from scheduling.power.reads.sleeps import BootTimes, effective_mode, needed_now, sleep_candidates
 
 OPERATE_PERMISSION = "jobs.operate_cluster"
@@ -75,7 +75,7 @@ def sleep_verb(request: HttpRequest, cluster: str, number: int, verb: str) -> Ht
     act, outcome = SLEEP_VERBS[verb]
     try:
         act(sleep, author=Author.of(request), now=clock.now())
-    except SleepError as error:
+    except StateConflict as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         request_turn(sleep.cluster_id)
@@ -93,7 +93,7 @@ def approve_all(request: HttpRequest, cluster: str) -> HttpResponse:
         try:
             sleep_actions.approve(sleep, author=Author.of(request), now=clock.now())
             approved += 1
-        except SleepError:
+        except StateConflict:
             refused += 1
     request_turn(row.pk)
     left = f" {refused} did not fit any more." if refused else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.cells import parse_time
 from jobs.traces.csv_table import CsvTable
 
@@ -16,10 +17,6 @@ MAX_HOURS = 1_000_000
 PRICE_LIMITS = (-1_000.0, 1_000_000.0)  # a surplus of electricity has a negative price
 CO2_LIMITS = (0.0, 10_000.0)
 LAST_TIME_S = 253_402_300_799.0
-
-
-class InvalidPrices(ValueError):
-    """A sentence with the file, and the line if there is one."""
 
 
 class HourPrice(NamedTuple):
@@ -32,10 +29,10 @@ class HourPrice(NamedTuple):
 
 def read_prices(lines: Iterable[str], source: str) -> list[HourPrice]:
     """Return the hours of a file, one each. `price` is that of a kWh, `co2_g` the grams of CO2 per kWh; either column
-    may be missing. Raises `InvalidPrices`."""
+    may be missing. Raises `InvalidInput`."""
     table = CsvTable(lines, source, ["time"], optional=COLUMNS[1:], max_rows=MAX_HOURS, error=_invalid)
     if not set(COLUMNS[1:]) & set(table.header):
-        raise InvalidPrices(f"{source} has neither a column price nor a column co2_g.")
+        raise InvalidInput(f"{source} has neither a column price nor a column co2_g.")
     found: dict[datetime, HourPrice] = {}
     for where, cells in table:
         try:
@@ -43,13 +40,13 @@ def read_prices(lines: Iterable[str], source: str) -> list[HourPrice]:
             if hour.start in found:
                 raise ValueError(f"the hour {hour.start:%Y-%m-%d %H:%M} occurs twice")
         except ValueError as error:
-            raise InvalidPrices(f"{where}: {error}.") from None
+            raise InvalidInput(f"{where}: {error}.") from None
         found[hour.start] = hour
     return sorted(found.values())
 
 
-def _invalid(text: str) -> InvalidPrices:
-    return InvalidPrices(f"{text}.")
+def _invalid(text: str) -> InvalidInput:
+    return InvalidInput(f"{text}.")
 
 
 def _hour(cells: Mapping[str, str]) -> HourPrice:

@@ -15,10 +15,11 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from acmeweb.common.errors import InvalidField
 from scheduling.engine.engine import PolicyRules
 from scheduling.engine.job import EngineJob
 from scheduling.engine.policies.qssf import QssfRules
-from scheduling.engine.settings import InvalidPolicySettings, positive_number, reject_unknown
+from scheduling.engine.settings import positive_number, reject_unknown
 from scheduling.research.packing.engine import GPU_MEMORY_MB, GpuHolders, PackingRules
 from scheduling.whatif.replay.sharing_profiles import JobProfile, SharingProfiles
 
@@ -43,7 +44,7 @@ class LucidRules(PackingRules):
         reject_unknown(settings, "gpu_memory_mb", "run_times")
         run_times = settings.get("run_times", "learned")
         if run_times not in RUN_TIMES:
-            raise InvalidPolicySettings(f"run_times: {run_times!r} is not one of {', '.join(RUN_TIMES)}")
+            raise InvalidField("run_times", f"{run_times!r} is not one of {', '.join(RUN_TIMES)}")
         memory_mb = positive_number(settings, "gpu_memory_mb") if "gpu_memory_mb" in settings else GPU_MEMORY_MB
         return cls(memory_mb, str(run_times))
 

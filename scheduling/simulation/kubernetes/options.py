@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from jobs.core.gpu_shares import MIG_PROFILE, WHOLE_GPU, profile_milli
 from scheduling.simulation.machines.options import (
-    InvalidOption,
     SimulatorOptions,
     add_simulator_options,
     positive_number,
@@ -43,7 +42,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
         container_start_s=positive_number("--container-start-s", values.container_start_s),
     )
     if values.execute and values.token_file is None:
-        raise InvalidOption("--execute: everyone who can reach the port could run commands here; add --token-file")
+        raise SystemExit("--execute: everyone who can reach the port could run commands here; add --token-file")
     return ServerOptions(
         **simulator_values(values),
         tls=values.tls,
@@ -58,7 +57,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
 
 def _clock_offset(seconds: float) -> float:
     if not abs(seconds) <= MAX_CLOCK_OFFSET_S:
-        raise InvalidOption(f"--clock-offset-s: {seconds} is not between -86400 and 86400")
+        raise SystemExit(f"--clock-offset-s: {seconds} is not between -86400 and 86400")
     return seconds
 
 
@@ -69,10 +68,10 @@ def _mig_slices(text: str, gpus: int) -> dict[str, int]:
         if not MIG_PROFILE.fullmatch(profile) or not (
             count.isascii() and count.isdigit() and 0 < int(count[:4]) <= MAX_SLICES
         ):
-            raise InvalidOption(f"--mig-slices: {part!r:.40} is not like 1g.10gb=7")
+            raise SystemExit(f"--mig-slices: {part!r:.40} is not like 1g.10gb=7")
         slices[profile] = int(count)
     if divided_gpus(slices) > gpus:
-        raise InvalidOption(f"--mig-slices: a node has only {gpus} GPUs to divide")
+        raise SystemExit(f"--mig-slices: a node has only {gpus} GPUs to divide")
     return slices
 
 
@@ -114,4 +113,4 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-__all__ = ["InvalidOption", "ServerOptions", "parse_options"]
+__all__ = ["ServerOptions", "parse_options"]

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 
-class InvalidOption(SystemExit):
-    """An invalid option; the message is one sentence."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SimulatorOptions:
     """What the simulators of Slurm and Kubernetes have in common."""
@@ -64,7 +60,7 @@ def simulator_values(values: argparse.Namespace) -> dict[str, Any]:
 
 def positive_number(name: str, value: float) -> float:
     if not value > 0:
-        raise InvalidOption(f"{name}: {value} is not greater than 0")
+        raise SystemExit(f"{name}: {value} is not greater than 0")
     return value
 
 
@@ -75,7 +71,7 @@ def read_token_file(path: Path | None) -> str:
     try:
         token = path.read_text().strip()
     except OSError as error:
-        raise InvalidOption(f"--token-file: {path} cannot be read ({error.strerror})") from None
+        raise SystemExit(f"--token-file: {path} cannot be read ({error.strerror})") from None
     if not token:
-        raise InvalidOption(f"--token-file: {path} is empty")
+        raise SystemExit(f"--token-file: {path} is empty")
     return token

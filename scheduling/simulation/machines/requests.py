@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from acmeweb.common.errors import InvalidInput
+
 from .clocks import MAX_CLOCK_MHZ, MIN_CLOCK_MHZ
 from .faults import ClusterFault
-from .scripts.play import InvalidSimHint, check_hints
+from .scripts.play import check_hints
 
 MAX_PLANS = 1000
 PLAN_VARIABLES = frozenset({"SIM_DURATION_S", "SIM_END", "SIM_LOSS"})
@@ -50,7 +52,7 @@ def _parse_job_plan(plan: object, where: str) -> dict[str, str]:
         raise InvalidSimulatorRequest(words, where)
     try:
         check_hints(plan)
-    except InvalidSimHint as error:
+    except InvalidInput as error:
         raise InvalidSimulatorRequest(str(error), where) from None
     return dict(plan)
 

@@ -18,13 +18,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from .options import InvalidOption, SimulatorOptions
+from .options import SimulatorOptions
 
 log = logging.getLogger("acme.cluster")
 
 
 def open_server(options: SimulatorOptions) -> socket.socket:
-    """Create the directories and open the port. Raises InvalidOption if another server uses one of them."""
+    """Create the directories and open the port. Raises SystemExit if another server uses one of them."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     os.umask(0o027)  # job scripts and output are readable by the group at most
     options.state.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def _lock_state_directory(state: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InvalidOption(f"--state: another server uses {state}") from None
+        raise SystemExit(f"--state: another server uses {state}") from None
 
 
 def _open_listening_socket(bind: str, port: int) -> socket.socket:
@@ -52,7 +52,7 @@ def _open_listening_socket(bind: str, port: int) -> socket.socket:
         listening.bind((bind, port))
         listening.listen(2048)  # clients may connect as soon as the address is printed
     except OSError as error:
-        raise InvalidOption(f"--port: {bind}:{port} cannot be used ({error.strerror})") from None
+        raise SystemExit(f"--port: {bind}:{port} cannot be used ({error.strerror})") from None
     return listening
 
 

@@ -6,6 +6,7 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -18,14 +19,6 @@ from .wire import InvalidRequest
 MAX_BODY_BYTES = 4 * 1024 * 1024
 Handler = Callable[[Request], Awaitable[Response]]
 ResponseFactory = Callable[..., Response]
-
-
-class SlurmBodyTooLarge(Exception):
-    pass
-
-
-class SlurmBodyNotJson(Exception):
-    pass
 
 
 def guard_handler(handler: Handler, token: str, json_answer: ResponseFactory) -> Handler:
@@ -46,10 +39,8 @@ def guard_handler(handler: Handler, token: str, json_answer: ResponseFactory) ->
             return json_answer({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
         except (SlurmError, InvalidRequest) as no:
             return json_answer({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
-        except SlurmBodyTooLarge:
-            return PlainTextResponse("the body is larger than 4 MB", 413)
-        except SlurmBodyNotJson:
-            return PlainTextResponse("Unable to parse query.", 400)
+        except HTTPException as refusal:
+            return PlainTextResponse(refusal.detail, refusal.status_code)
         except ClientDisconnect:
             return PlainTextResponse("", 400)
 
@@ -76,12 +67,12 @@ async def read_json_body(request: Request) -> object:
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY_BYTES:
-            raise SlurmBodyTooLarge
+            raise HTTPException(413, "the body is larger than 4 MB")
         parts.append(part)
     try:
         return json.loads(b"".join(parts))
     except (ValueError, RecursionError):
-        raise SlurmBodyNotJson from None
+        raise HTTPException(400, "Unable to parse query.") from None
 
 
 def json_response(text: bytes, status: int = 200) -> Response:

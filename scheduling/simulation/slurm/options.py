@@ -9,7 +9,6 @@ from pathlib import Path
 
 from scheduling.simulation.machines.execution.accounts import DEFAULT_UIDS, AccountProvider, SharedAccount, TeamAccounts
 from scheduling.simulation.machines.options import (
-    InvalidOption,
     SimulatorOptions,
     add_simulator_options,
     positive_number,
@@ -58,7 +57,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
     )
     values = parser.parse_args(arguments)
     if values.execute and values.token_file is None:
-        raise InvalidOption("--execute: everyone who can reach the port could run commands here; add --token-file")
+        raise SystemExit("--execute: everyone who can reach the port could run commands here; add --token-file")
     common = simulator_values(values)
     return ServerOptions(
         **common,
@@ -77,7 +76,7 @@ def parse_options(arguments: list[str]) -> ServerOptions:
 
 def _whole_seconds(name: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
-        raise InvalidOption(f"{name}: {text!r:.40} is not a whole number of seconds from {low} to {high}")
+        raise SystemExit(f"{name}: {text!r:.40} is not a whole number of seconds from {low} to {high}")
     return int(text)
 
 
@@ -86,5 +85,5 @@ def _job_accounts(state: Path, uids: str) -> AccountProvider:
         return SharedAccount()
     first, _, last = uids.partition("-")
     if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
-        raise InvalidOption(f"--job-uids: {uids!r} is not FIRST-LAST with FIRST greater than 0")
+        raise SystemExit(f"--job-uids: {uids!r} is not FIRST-LAST with FIRST greater than 0")
     return TeamAccounts(state / "accounts.json", range(int(first), int(last) + 1))

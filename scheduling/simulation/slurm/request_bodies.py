@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.gpu_shares import MPS, SHARD
-from jobs.core.hostlist import BadHostlist, expand
+from jobs.core.hostlist import expand
 from scheduling.simulation.machines.faults import JOB_FAULTS, PROGRAM_FAULTS, FaultKind
 from scheduling.simulation.machines.values import SignalTarget, SimulatedJobRequest
 
@@ -211,7 +212,7 @@ def _parse_required_nodes(value: object) -> tuple[str, ...]:
         raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/job/required_nodes/")
     try:
         names = dict.fromkeys(name for text in texts for name in expand(text))
-    except BadHostlist as error:
+    except InvalidInput as error:
         raise InvalidRequest(BAD_TYPE, str(error), "#/job/required_nodes/") from None
     return tuple(names)
 

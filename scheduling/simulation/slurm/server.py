@@ -31,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.gpu_shares import MPS
 from scheduling.simulation.machines import dcgm_exporter
 from scheduling.simulation.machines.clocks import lowered_clocks
@@ -41,12 +42,11 @@ from scheduling.simulation.machines.execution.attempt_records import AttemptReco
 from scheduling.simulation.machines.execution.runner import ProcessExecutor
 from scheduling.simulation.machines.faults import FaultModel
 from scheduling.simulation.machines.log_paths import InvalidLogPath
-from scheduling.simulation.machines.options import InvalidOption
 from scheduling.simulation.machines.power_meters import PowerMeters, node_power_w
 from scheduling.simulation.machines.requests import fault_body, parse_clocks, parse_job_plans
 from scheduling.simulation.machines.scripts import kernel_log
 from scheduling.simulation.machines.scripts.logs import JobLogWriter, KernelLogWriter, write_whole_logs
-from scheduling.simulation.machines.scripts.play import InvalidSimHint, SimulatedExecutor, check_hints
+from scheduling.simulation.machines.scripts.play import SimulatedExecutor, check_hints
 from scheduling.simulation.machines.serving import healthz, open_server, serve, stop_on_clock_error
 from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest, build_nodes
 
@@ -460,7 +460,7 @@ def _check_environment_hints(environment: Mapping[str, str]) -> None:
     """Reject invalid hints at submission; otherwise a typo would be ignored without notice."""
     try:
         check_hints(environment)
-    except InvalidSimHint as error:
+    except InvalidInput as error:
         raise InvalidRequest(wire.BAD_TYPE, str(error), "#/job/environment/") from None
 
 
@@ -483,10 +483,10 @@ def _initial_nodes(options: ServerOptions, now: float) -> Iterable[Any]:
 
 
 def _check_same_cluster(stored: SimulatorSnapshot, fresh: SimulatorSnapshot) -> None:
-    """Raise InvalidOption if the state belongs to another cluster, for example one of another machine."""
+    """Raise SystemExit if the state belongs to another cluster, for example one of another machine."""
     before, now = ({node.name for node in snapshot.nodes} for snapshot in (stored, fresh))
     if not before & now:
-        raise InvalidOption(
+        raise SystemExit(
             f"--state: this directory belongs to the cluster of {min(before)}, but this is the cluster of {min(now)}"
         )
 

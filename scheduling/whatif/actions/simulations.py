@@ -2,10 +2,6 @@
 
 Each function changes the state in one guarded UPDATE and writes its Event in the same transaction. The writes of a
 worker check the number of its try, so a worker that was presumed dead cannot change anything when it returns.
-
-    SimulationError
-    ├── SimulationStateConflict   the simulation is in another state than expected, or another worker runs it
-    └── TooManySimulations        the user has too many unfinished simulations
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from acmeweb.common import live
+from acmeweb.common.errors import ClaimLost, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.core.public_id import public_id
@@ -30,18 +27,6 @@ MAX_SIMULATION_TRIES = 3
 ADVISORY_LOCK_ID = 0x51A7E  # serializes the claims of workers, so that one replay runs at a time
 
 
-class SimulationError(Exception):
-    pass
-
-
-class SimulationStateConflict(SimulationError):
-    pass
-
-
-class TooManySimulations(SimulationError):
-    pass
-
-
 @transaction.atomic
 def create_simulation(
     *, trace: str, policies: Sequence[str], params: Mapping[str, Any], team: Team, author: Author, now: datetime
@@ -51,7 +36,7 @@ def create_simulation(
     _advisory_lock(author.user_id, ADVISORY_LOCK_ID)
     waiting = Simulation.objects.unfinished().filter(user_id=author.user_id).count()
     if waiting >= MAX_UNFINISHED_PER_USER:
-        raise TooManySimulations(f"You have {waiting} unfinished simulations. Cancel one or wait.")
+        raise StateConflict(f"You have {waiting} unfinished simulations. Cancel one or wait.")
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('jobs_public_id')")
         name = public_id(now, cursor.fetchone()[0])
@@ -90,9 +75,9 @@ def claim_simulation(now: datetime) -> Simulation | None:
 
 
 def report_progress(simulation: Simulation, progress: float, now: datetime) -> None:
-    """Record the progress. Raises SimulationStateConflict if it was cancelled or another worker took over."""
+    """Record the progress. Raises ClaimLost if it was cancelled or another worker took over."""
     if not _this_try_rows(simulation).update(progress=progress, heartbeat_at=now):
-        raise SimulationStateConflict(f"{simulation} was cancelled, or another worker runs it.")
+        raise ClaimLost(f"{simulation} was cancelled, or another worker runs it.")
     live.publish_on_commit(_simulation_topic(simulation))
 
 
@@ -111,7 +96,7 @@ def cancel(simulation: Simulation, *, author: Author, now: datetime) -> None:
     """Cancel a simulation. A running worker notices within a second."""
     row = Simulation.objects.select_for_update().get(pk=simulation.pk)
     if row.state not in UNFINISHED_STATES:
-        raise SimulationStateConflict(f"{simulation} has already ended: {row.state}.")
+        raise StateConflict(f"{simulation} has already ended: {row.state}.")
     Simulation.objects.filter(pk=row.pk).update(state=SimulationState.CANCELLED, ended_at=now)
     _log_simulation_event(row, author, row.state, SimulationState.CANCELLED)
 
@@ -122,7 +107,7 @@ def _this_try_rows(simulation: Simulation) -> Any:
 
 def _end_simulation(simulation: Simulation, state: str, now: datetime, **columns: Any) -> None:
     if not _this_try_rows(simulation).update(state=state, ended_at=now, **columns):
-        raise SimulationStateConflict(f"{simulation} was cancelled, or another worker runs it.")
+        raise ClaimLost(f"{simulation} was cancelled, or another worker runs it.")
     _log_simulation_event(simulation, SIMULATOR_AUTHOR, SimulationState.RUNNING, state, why=columns.get("error", ""))
 
 

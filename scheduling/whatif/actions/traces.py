@@ -9,19 +9,15 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import journal
 from jobs.actions.journal import Author
 from jobs.actions.retention import delete_batch
-from jobs.core.parsing import InvalidField
 from jobs.models import Team
 from scheduling.models import UNFINISHED_STATES, Simulation, UploadedTrace
 
 MAX_TRACES_PER_TEAM = 20  # each may have tens of megabytes
 TRACE_RETENTION = timedelta(days=90)  # since the last replay
-
-
-class TraceInUse(Exception):
-    pass
 
 
 @transaction.atomic
@@ -37,9 +33,9 @@ def save_trace(row: UploadedTrace, *, team: Team, author: Author) -> None:
 
 @transaction.atomic
 def remove(row: UploadedTrace, *, author: Author) -> None:
-    """Remove a trace. Results of past replays are kept. Raises TraceInUse."""
+    """Remove a trace. Results of past replays are kept. Raises StateConflict."""
     if Simulation.objects.filter(trace=row.trace_name, state__in=UNFINISHED_STATES).exists():
-        raise TraceInUse(f"{row} is used by an unfinished simulation. Cancel the simulation first.")
+        raise StateConflict(f"{row} is used by an unfinished simulation. Cancel the simulation first.")
     _log_trace_event(row, "trace.removed", author)
     row.delete()
 

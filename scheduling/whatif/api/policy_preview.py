@@ -13,7 +13,6 @@ from jobs.core import parsing
 from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, TokenScope
 from jobs.rest.endpoint import ActionEndpoint, find_or_404
-from jobs.rest.errors import InvalidRequestField
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -31,7 +30,7 @@ from jobs.rest.throttle import PerUserThrottle
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.cluster import WaitingJob
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
+from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.queries.policy_choices import current_policy_choice
 from scheduling.queries.submission_preview import PreviewThrottle
 from scheduling.whatif.comparison.queue_changes import JobChange
@@ -119,11 +118,7 @@ class PreviewPolicy(ActionEndpoint):
     def work(self, name: str) -> Response:
         values = self.body(CHOICE_READERS, "a policy")
         cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-        try:
-            preview = preview_policy(cluster, _proposed_choice(cluster, values))
-        except InvalidPolicySettings as error:
-            field, _, why = str(error).partition(": ")
-            raise InvalidRequestField(field, why) from None
+        preview = preview_policy(cluster, _proposed_choice(cluster, values))
         return Response(policy_preview_response(preview, self.caller.visible_team_names()))
 
 

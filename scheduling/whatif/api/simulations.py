@@ -10,6 +10,7 @@ from django.urls import path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submissions import CallerTargets
 from jobs.core import parsing
 from jobs.core.lifecycle import JobKind
@@ -17,7 +18,6 @@ from jobs.models import TokenScope, clock
 from jobs.models.permissions import Caller
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -33,7 +33,6 @@ from jobs.rest.shapes import (
 )
 from scheduling.models import Simulation, SimulationState
 from scheduling.whatif.actions import simulations as simulation_actions
-from scheduling.whatif.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.whatif.reads.simulations import MAX_TRACE_JOBS, read_trace_name, replay_params, visible_simulations
 from scheduling.whatif.replay import job_profiles, requests
 from scheduling.whatif.replay.run import PREEMPTION_COSTS
@@ -247,7 +246,7 @@ SIMULATION_READERS: dict[str, parsing.FieldReader] = {
 def _read_virtual_clusters(name: str, value: Any) -> dict[str, int]:
     clusters = parsing.read_object(name, value)
     if len(clusters) > MAX_VIRTUAL_CLUSTERS:
-        raise InvalidRequestField(name, f"has {len(clusters)} entries; at most {MAX_VIRTUAL_CLUSTERS} are allowed")
+        raise InvalidField(name, f"has {len(clusters)} entries; at most {MAX_VIRTUAL_CLUSTERS} are allowed")
     count, word = parsing.integer_reader(1, requests.MAX_REPLAY_NODES), parsing.text_reader(80)
     return {word(name, pool): count(name, nodes) for pool, nodes in clusters.items()}
 
@@ -301,15 +300,12 @@ class SimulationListEndpoint(ListEndpoint, ActionEndpoint):
         team = places.resolve_team(values.pop("team", None))
         for name in ("trace", "policies"):
             if name not in values:
-                raise InvalidRequestField(name, "is missing")
+                raise InvalidField(name, "is missing")
         trace, policies = values.pop("trace"), list(dict.fromkeys(values.pop("policies")))
         params = replay_params(trace, policies, values, places, self.caller)
-        try:
-            simulation = simulation_actions.create_simulation(
-                trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
-            )
-        except TooManySimulations as conflict:
-            raise Conflict(str(conflict)) from None
+        simulation = simulation_actions.create_simulation(
+            trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
+        )
         wake_simulation_worker()
         shown = SIMULATION_SHAPE.show(get_simulation(self.caller, simulation.public_id))
         address = self.request.build_absolute_uri(f"{self.request.path}{simulation.public_id}/")
@@ -352,10 +348,7 @@ class CancelSimulationEndpoint(ActionEndpoint):
         if not self.caller.may_change(row):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
         etags.check_if_match(self.request, SIMULATION_SHAPE.show(get_simulation(self.caller, id)))
-        try:
-            simulation_actions.cancel(row, author=self.author, now=clock.now())
-        except SimulationStateConflict as conflict:
-            raise Conflict(str(conflict)) from None
+        simulation_actions.cancel(row, author=self.author, now=clock.now())
         document = SIMULATION_SHAPE.show(get_simulation(self.caller, id))
         return Response(document, headers={"ETag": etags.etag(document)})
 

@@ -13,6 +13,7 @@ from rest_framework.exceptions import PermissionDenied, Throttled
 from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submissions import CallerTargets
 from jobs.core import parsing
 from jobs.models import TokenScope
@@ -20,7 +21,6 @@ from jobs.models.permissions import Caller
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
-from jobs.rest.errors import Conflict, InvalidRequestField
 from jobs.rest.idempotency import compute_then_run_once
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -35,7 +35,6 @@ from jobs.rest.shapes import (
 )
 from scheduling.models import UploadedTrace
 from scheduling.whatif.actions import traces as trace_actions
-from scheduling.whatif.actions.traces import TraceInUse
 from scheduling.whatif.reads.simulations import traces
 from scheduling.whatif.reads.traces import MAX_FILE_BYTES, TraceUploadThrottle, read_uploaded_trace, refuse_large_file
 
@@ -119,9 +118,9 @@ class TraceListEndpoint(ActionEndpoint, ListEndpoint):
     def _uploaded_file(self) -> UploadedFile:
         for name in self.request.data:
             if name not in TRACE_UPLOAD_SHAPE.fields:
-                raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is not a field of a trace")
+                raise InvalidField(parsing.short_repr(name)[1:-1], "is not a field of a trace")
         if (file := self.request.FILES.get("trace_file")) is None:
-            raise InvalidRequestField("trace_file", "is required: upload a file as multipart/form-data")
+            raise InvalidField("trace_file", "is required: upload a file as multipart/form-data")
         refuse_large_file(file)
         return file
 
@@ -182,10 +181,7 @@ class RemoveTraceEndpoint(ActionEndpoint):
             raise PermissionDenied(self.caller.denial_reason(row, str(row)))
         shown = TRACE_SHAPE.show(row)
         etags.check_if_match(self.request, shown)
-        try:
-            trace_actions.remove(row, author=self.author)
-        except TraceInUse as conflict:
-            raise Conflict(str(conflict)) from None
+        trace_actions.remove(row, author=self.author)
         return Response(shown)
 
 

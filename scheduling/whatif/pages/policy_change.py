@@ -15,6 +15,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.core.gpu_shares import gpu_number
 from jobs.core.lifecycle import JobKind
@@ -23,12 +24,11 @@ from jobs.models.permissions import Caller
 from jobs.templatetags.acme import age
 from jobs.web.form_fields import choices_of
 from scheduling.actions import policies as policy_actions
-from scheduling.actions.policies import PolicyError
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
 from scheduling.core.policy_texts import PLACEMENT_GROUPS, POLICY_GROUPS, grouped_choices
 from scheduling.engine.cluster import WaitingJob
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings
+from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.policies.acme import ORDER_RULES
 from scheduling.engine.settings import AcmeSettings
 from scheduling.queries.policy_choices import checked_differences, current_policy_choice
@@ -80,7 +80,7 @@ class PolicyForm(forms.Form):
         """Return the form values of a choice. Unreadable settings are shown as the defaults."""
         try:
             settings = full_settings(choice) if choice.is_acme else AcmeSettings()
-        except InvalidPolicySettings:
+        except InvalidField:
             settings = AcmeSettings()
         values = {name: getattr(settings, name) for name in ("order", "backfill", "aging_s", "class_s")}
         return values | {
@@ -113,10 +113,9 @@ def policy(request: HttpRequest, cluster: str) -> HttpResponse:
             context = _preview_context(request, row, form.choice(), current)
             if request.POST.get("confirm"):
                 messages.warning(request, f"The policy of {row} was changed in the meantime. Review the changes again.")
-        except InvalidPolicySettings as error:
-            field, _, why = str(error).partition(": ")
-            form.add_error(field if field in form.fields else None, why or str(error))
-        except PolicyError as error:
+        except InvalidField as error:
+            form.add_error(error.field if error.field in form.fields else None, error.why)
+        except StateConflict as error:
             messages.error(request, str(error))
     context |= {
         "now": clock.now(),

@@ -14,9 +14,10 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submissions import CallerTargets
 from jobs.core.lifecycle import JobKind
-from jobs.core.parsing import InvalidField, read_timestamp
+from jobs.core.parsing import read_timestamp
 from jobs.models import TeamRole
 from jobs.web.form_fields import choices_of, time_input
 from scheduling.core.policy_choice import SETTING_LABELS, PolicyChoice, full_settings
@@ -34,14 +35,7 @@ from scheduling.whatif.reads.simulations import (
 )
 from scheduling.whatif.reads.traces import MAX_FILE_BYTES
 from scheduling.whatif.replay import requests
-from scheduling.whatif.replay.job_profiles import (
-    PAIR_COLUMNS,
-    PROFILE_COLUMNS,
-    InvalidProfiles,
-    pairs_from_rows,
-    profiles_from_rows,
-)
-from scheduling.whatif.replay.requests import InvalidReplaySetting
+from scheduling.whatif.replay.job_profiles import PAIR_COLUMNS, PROFILE_COLUMNS, pairs_from_rows, profiles_from_rows
 from scheduling.whatif.replay.run import ReplaySetting
 
 FORM_LOADS = (50, 200)  # percent; the API allows more
@@ -78,7 +72,7 @@ def _sentences() -> Iterator[None]:
     """Show an invalid row as the error of its field."""
     try:
         yield
-    except (InvalidReplaySetting, InvalidProfiles) as error:
+    except InvalidField as error:
         raise forms.ValidationError(f"{error.why[0].upper()}{error.why[1:]}.") from None
 
 
@@ -326,7 +320,7 @@ class ReplayForm(forms.Form):
         if rows and "profiles" in self.cleaned_data:
             with _sentences():
                 if not (profiles := self.cleaned_data["profiles"]):
-                    raise InvalidProfiles("pair_speeds", "needs the profiles of jobs")
+                    raise InvalidField("pair_speeds", "needs the profiles of jobs")
                 pairs_from_rows(_with_lines(rows), profiles_from_rows(_with_lines(profiles)))
         return rows
 

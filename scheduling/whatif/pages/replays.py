@@ -14,17 +14,15 @@ from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_POST
 from rest_framework.exceptions import PermissionDenied
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.actions.submissions import CallerTargets
-from jobs.core.parsing import InvalidField
 from jobs.models import Cluster, Job, clock
 from jobs.models.permissions import Caller
-from jobs.rest.errors import InvalidRequestField
 from jobs.web.page import render_page
 from scheduling.models import Simulation, UploadedTrace
 from scheduling.whatif.actions import simulations as simulation_actions
 from scheduling.whatif.actions import traces as trace_actions
-from scheduling.whatif.actions.simulations import SimulationStateConflict, TooManySimulations
 from scheduling.whatif.pages.replay_form import ReplayForm, linked_values
 from scheduling.whatif.reads.simulations import replay_params, traces, visible_simulations
 from scheduling.whatif.reads.traces import TraceUploadThrottle, read_uploaded_trace
@@ -100,11 +98,8 @@ def _create_from_form(request: HttpRequest, form: ReplayForm, places: CallerTarg
             simulation = _create_simulation(form, places, upload, Author.of(request))
     except InvalidField as error:
         form.add_error(error.field if error.field in form.fields else None, error.why)
-    except (TooManySimulations, PermissionDenied) as error:
+    except (StateConflict, PermissionDenied) as error:
         form.add_error(None, str(error))
-    except InvalidRequestField as error:
-        for field, sentences in dict(error.detail).items():  # type: ignore[arg-type]
-            form.add_error(field if field in form.fields else None, [str(sentence) for sentence in sentences])
     else:
         wake_simulation_worker()
         return simulation
@@ -143,7 +138,7 @@ def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
     else:
         try:
             trace_actions.remove(row, author=Author.of(request))
-        except trace_actions.TraceInUse as conflict:
+        except StateConflict as conflict:
             messages.error(request, str(conflict))
         else:
             messages.success(request, f"{row} was removed.")
@@ -159,7 +154,7 @@ def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
     else:
         try:
             simulation_actions.cancel(row, author=Author.of(request), now=clock.now())
-        except SimulationStateConflict as conflict:
+        except StateConflict as conflict:
             messages.error(request, str(conflict))
         else:
             messages.success(request, f"{row} was cancelled.")

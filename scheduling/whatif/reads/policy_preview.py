@@ -38,7 +38,7 @@ class PolicyPreview:
 
 
 def preview_policy(cluster: Cluster, choice: PolicyChoice) -> PolicyPreview:
-    """Compare the choice with the current one. Raises InvalidPolicySettings if the cluster cannot use the choice."""
+    """Compare the choice with the current one. Raises InvalidField if the cluster cannot use the choice."""
     current = current_policy_choice(cluster)
     changed = checked_differences(cluster, choice)
     picture = with_predictions(cluster, snapshot_cache.of(cluster, clock.now()))

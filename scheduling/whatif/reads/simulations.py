@@ -9,14 +9,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.submissions import CallerTargets
 from jobs.core import parsing
 from jobs.models import Node, clock
 from jobs.models.permissions import Caller
-from jobs.rest.errors import InvalidRequestField
 from scheduling.models import UPLOAD_PREFIX, Simulation, UploadedTrace
 from scheduling.whatif.replay import acme_trace, requests
-from scheduling.whatif.replay.requests import InvalidReplaySetting
 from scheduling.whatif.replay.run import ReplaySetting
 
 MAX_TRACE_JOBS = 700_000  # the whole of Seren
@@ -55,7 +54,7 @@ def trace_kind(trace: str) -> str:
 def _find_uploaded_trace(trace: str, caller: Caller) -> UploadedTrace:
     row = traces(caller).filter(pk=int(trace.removeprefix(UPLOAD_PREFIX))).first()
     if row is None:
-        raise InvalidRequestField("trace", f"{trace} is not a trace of your teams")
+        raise InvalidField("trace", f"{trace} is not a trace of your teams")
     return row
 
 
@@ -67,7 +66,7 @@ def replay_params(
     kind = trace_kind(trace)
     for other, names in FIELDS_BY_TRACE_KIND.items():
         if wrong := next((name for name in names if name in values and other != kind), None):
-            raise InvalidRequestField(wrong, f"is only allowed for {other} traces, not for {trace}")
+            raise InvalidField(wrong, f"is only allowed for {other} traces, not for {trace}")
     params = dict(values)
     if kind == "history":
         params["cluster"] = places.resolve_cluster(values.get("cluster")).name
@@ -76,7 +75,7 @@ def replay_params(
             params["teams"] = sorted(caller.roles)
         if isinstance(until := params.get("until"), datetime):
             if until > clock.now():
-                raise InvalidRequestField("until", f"{until:%Y-%m-%d %H:%M} UTC is in the future")
+                raise InvalidField("until", f"{until:%Y-%m-%d %H:%M} UTC is in the future")
             params["until"] = until.isoformat()
     jobs = params.get("jobs") or (MAX_TRACE_JOBS if kind == "acme" else 0)
     if kind == "upload":
@@ -84,30 +83,27 @@ def replay_params(
         jobs, params["name"] = row.jobs, row.name
     if jobs * len(policies) > MAX_REPLAYED_JOBS:
         most = MAX_REPLAYED_JOBS // len(policies)
-        raise InvalidRequestField(
+        raise InvalidField(
             "jobs",
             f"at most {most:,} jobs can be replayed under {len(policies)} policies; reduce the jobs or the policies",
         )
-    try:
-        setting = replay_setting(trace, params)
-        requests.check_policy_settings(params.get("policy_settings", {}), policies)
-        requests.check_power_policies(policies, setting)
-        requests.check_packing_policies(policies, setting)
-        if "quota" in params:
-            requests.check_quota_policies(policies)
-        if kind == "acme":
-            requests.check_quota_teams(
-                setting.quotas,
-                acme_trace.TRACE_TEAMS,
-                f"the teams are {acme_trace.TRACE_TEAMS[0]} to {acme_trace.TRACE_TEAMS[-1]}",
-            )
-    except InvalidReplaySetting as error:
-        raise InvalidRequestField(error.field, error.why) from None
+    setting = replay_setting(trace, params)
+    requests.check_policy_settings(params.get("policy_settings", {}), policies)
+    requests.check_power_policies(policies, setting)
+    requests.check_packing_policies(policies, setting)
+    if "quota" in params:
+        requests.check_quota_policies(policies)
+    if kind == "acme":
+        requests.check_quota_teams(
+            setting.quotas,
+            acme_trace.TRACE_TEAMS,
+            f"the teams are {acme_trace.TRACE_TEAMS[0]} to {acme_trace.TRACE_TEAMS[-1]}",
+        )
     return params
 
 
 def replay_setting(trace: str, params: dict[str, Any]) -> ReplaySetting:
-    """Return the settings of the request, with defaults from the trace. Raises InvalidReplaySetting."""
+    """Return the settings of the request, with defaults from the trace. Raises InvalidField."""
     values = {name: params[name] for name in requests.SETTING_NAMES if name in params}
     if site := acme_trace.PUBLISHED_CLUSTERS.get(trace.removeprefix("acme:")):
         values.setdefault("nodes", site.nodes)

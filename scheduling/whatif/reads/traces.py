@@ -12,13 +12,14 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from django.core.files.uploadedfile import UploadedFile
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from jobs.core.lifecycle import State
-from jobs.core.parsing import UNPRINTABLE, InvalidField
+from jobs.core.parsing import UNPRINTABLE
 from jobs.models import Attempt, Job
 from jobs.rest.throttle import PerUserThrottle
 from jobs.traces.files import TraceLimits, read_trace, write_trace
 from jobs.traces.rows import read_text_trace
-from jobs.traces.trace import BadTrace, Trace, trace_from_columns
+from jobs.traces.trace import Trace, trace_from_columns
 from scheduling.models import UploadedTrace
 from scheduling.whatif.reads.simulations import MAX_TRACE_JOBS
 from scheduling.whatif.replay.recorded import RecordedAttempts
@@ -121,7 +122,7 @@ def read_uploaded_trace(file: UploadedFile) -> UploadedTrace:
         copy.flush()
         try:
             return parse_upload(read_trace(copy.name, name, UPLOAD_LIMITS), name)
-        except BadTrace as error:
+        except InvalidInput as error:
             raise InvalidField("trace_file", str(error)) from None
 
 

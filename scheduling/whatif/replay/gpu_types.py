@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.gpu_models import HARDWARE_NAME, SEPARATOR, gpu_models, read_gpu_models
-from jobs.core.parsing import InvalidField
 from jobs.traces.trace import EncodedColumn
 from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.gpu_speeds import MAX_SPEED, MIN_SPEED, GpuSpeeds, SpeedEntry, SpeedScope
 
 MAX_JOB_NAME = 120  # on a live cluster
-
-
-class InvalidGpuTypes(ValueError):
-    """`field` names the option, `why` says what is wrong."""
-
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field, self.why = field, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +56,18 @@ class ReplayGpuTypes:
 
 def parse_gpu_types(text: str, requested: str, rows: Iterable[Mapping[str, object]]) -> ReplayGpuTypes:
     """The types from the options of `simulate`: `h100=4,a100=8`, `h100|a100`, and rows of speeds, which may say in
-    `where` what errors call them. Raises `InvalidGpuTypes`.
+    `where` what errors call them. Raises `InvalidField`.
     """
     nodes = tuple(_model_count(part) for part in text.split(","))
     models = [model for model, _ in nodes]
     if len(set(models)) < len(models):
-        raise InvalidGpuTypes("gpu_types", f"{text[:80]} has a model twice")
+        raise InvalidField("gpu_types", f"{text[:80]} has a model twice")
     try:
         read_gpu_models("gpu_model", requested)
     except InvalidField as error:
-        raise InvalidGpuTypes("gpu_model", error.why) from None
+        raise InvalidField("gpu_model", error.why) from None
     if unknown := [model for model in gpu_models(requested) if model not in models]:
-        raise InvalidGpuTypes("gpu_model", f"{unknown[0]} is not one of {', '.join(models)}")
+        raise InvalidField("gpu_model", f"{unknown[0]} is not one of {', '.join(models)}")
     return ReplayGpuTypes(nodes=nodes, requested=requested or SEPARATOR.join(models), speeds=_read_speeds(rows, models))
 
 
@@ -86,7 +78,7 @@ def _read_speeds(rows: Iterable[Mapping[str, object]], models: Container[str]) -
         speed = _speed_entry(where, row, models)
         if (key := (speed.pattern, speed.gpu_model)) in speeds:
             text = f"{where}: {speed.pattern[:40]} has a speed on {speed.gpu_model} already."
-            raise InvalidGpuTypes("gpu_speeds", text)
+            raise InvalidField("gpu_speeds", text)
         speeds[key] = speed
     return tuple(speeds.values())
 
@@ -94,21 +86,21 @@ def _read_speeds(rows: Iterable[Mapping[str, object]], models: Container[str]) -
 def _model_count(part: str) -> tuple[str, int]:
     model, _, count = part.strip().partition("=")
     if not HARDWARE_NAME.fullmatch(model) or not (count.isascii() and count.isdigit() and 0 < int(count) < 10**6):
-        raise InvalidGpuTypes("gpu_types", f"{part[:40]!r} is not a GPU model with its number of nodes, such as h100=4")
+        raise InvalidField("gpu_types", f"{part[:40]!r} is not a GPU model with its number of nodes, such as h100=4")
     return model, int(count)
 
 
 def _speed_entry(where: str, row: Mapping[str, object], models: Container[str]) -> SpeedEntry:
     pattern, model, text = (str(row.get(name) or "") for name in ("pattern", "gpu_model", "speed"))
     if not pattern:
-        raise InvalidGpuTypes("gpu_speeds", f"{where}: pattern is empty")
+        raise InvalidField("gpu_speeds", f"{where}: pattern is empty")
     if model not in models:
-        raise InvalidGpuTypes("gpu_speeds", f"{where}: no node has {model[:40]!r}")
+        raise InvalidField("gpu_speeds", f"{where}: no node has {model[:40]!r}")
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not MIN_SPEED <= speed <= MAX_SPEED:  # false for NaN too
         why = f"{where}: {text[:40]!r} is not a speed between {MIN_SPEED:g} and {MAX_SPEED:g}"
-        raise InvalidGpuTypes("gpu_speeds", why)
+        raise InvalidField("gpu_speeds", why)
     return SpeedEntry(pattern=pattern, gpu_model=model, speed=speed)

@@ -14,6 +14,7 @@ from statistics import fmean
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidField
 from jobs.traces.csv_table import CsvTable
 from jobs.traces.trace import Floats, Trace
 from scheduling.engine.predicting import name_without_numbers
@@ -34,14 +35,6 @@ MAX_MEMORY_MB = 10**7
 
 Row = Mapping[str, object]
 Pair = tuple[str, str]
-
-
-class InvalidProfiles(ValueError):
-    """A row is invalid. `field` names the table, `why` says what is wrong."""
-
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field, self.why = field, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +105,7 @@ class PackedTime:
 
 def table_rows(field: str, lines: Iterable[str], source: str) -> list[dict[str, object]]:
     """The rows of a CSV table of profiles, pair speeds or GPU speeds, with their positions in `where`."""
-    error = partial(InvalidProfiles, field)
+    error = partial(InvalidField, field)
     optional = PROFILE_COLUMNS[3:] if field == "profiles" else ()
     rows = CsvTable(lines, source, TABLE_COLUMNS[field], optional=optional, error=error)
     return [{**cells, "where": where} for where, cells in rows]
@@ -124,7 +117,7 @@ def profiles_from_rows(rows: Sequence[tuple[str, Row]]) -> tuple[ProfileRow, ...
     for where, row in rows:
         name = _name(row, "name", "profiles", where)
         if name in found:
-            raise InvalidProfiles("profiles", f"{where}: duplicate entry {name!r}")
+            raise InvalidField("profiles", f"{where}: duplicate entry {name!r}")
         found[name] = ProfileRow(
             name=name,
             gpu_percent=_number(row, "gpu_percent", "profiles", where, 100.0),
@@ -132,9 +125,9 @@ def profiles_from_rows(rows: Sequence[tuple[str, Row]]) -> tuple[ProfileRow, ...
             score=_score(row, where),
         )
     if not found:
-        raise InvalidProfiles("profiles", "contains no profile")
+        raise InvalidField("profiles", "contains no profile")
     if len(found) > MAX_PROFILES:
-        raise InvalidProfiles("profiles", f"has {len(found):,} rows; at most {MAX_PROFILES:,} are allowed")
+        raise InvalidField("profiles", f"has {len(found):,} rows; at most {MAX_PROFILES:,} are allowed")
     return tuple(found.values())
 
 
@@ -143,16 +136,16 @@ def pairs_from_rows(rows: Sequence[tuple[str, Row]], profiles: Sequence[ProfileR
     names = {row.name for row in profiles}
     found: dict[Pair, tuple[float, float]] = {}
     if len(rows) > MAX_PAIRS:
-        raise InvalidProfiles("pair_speeds", f"has {len(rows):,} rows; at most {MAX_PAIRS:,} are allowed")
+        raise InvalidField("pair_speeds", f"has {len(rows):,} rows; at most {MAX_PAIRS:,} are allowed")
     for where, row in rows:
         first, second = (_name(row, key, "pair_speeds", where) for key in ("name1", "name2"))
         if unknown := next((name for name in (first, second) if name not in names), None):
-            raise InvalidProfiles("pair_speeds", f"{where}: {unknown!r} is not a name in profiles")
+            raise InvalidField("pair_speeds", f"{where}: {unknown!r} is not a name in profiles")
         if (first, second) in found or (second, first) in found:
-            raise InvalidProfiles("pair_speeds", f"{where}: duplicate entry {first!r} with {second!r}")
+            raise InvalidField("pair_speeds", f"{where}: duplicate entry {first!r} with {second!r}")
         one, other = (_number(row, key, "pair_speeds", where, MAX_SPEED) for key in ("speed1", "speed2"))
         if not one or not other:
-            raise InvalidProfiles("pair_speeds", f"{where}: a speed must be above 0")
+            raise InvalidField("pair_speeds", f"{where}: a speed must be above 0")
         found[first, second] = one, other
     return found
 
@@ -160,7 +153,7 @@ def pairs_from_rows(rows: Sequence[tuple[str, Row]], profiles: Sequence[ProfileR
 def _name(row: Row, key: str, table: str, where: str) -> str:
     name = str(row.get(key) or "").strip()
     if not name or len(name) > 200:
-        raise InvalidProfiles(table, f"{where}: {key} {name[:40]!r} is not a name")
+        raise InvalidField(table, f"{where}: {key} {name[:40]!r} is not a name")
     return name
 
 
@@ -171,12 +164,12 @@ def _number(row: Row, key: str, table: str, where: str, most: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= most:
-        raise InvalidProfiles(table, f"{where}: {key} {text[:40]!r} is not a number from 0 to {most:,.0f}")
+        raise InvalidField(table, f"{where}: {key} {text[:40]!r} is not a number from 0 to {most:,.0f}")
     return value
 
 
 def _score(row: Row, where: str) -> int | None:
     text = str(row.get("score") if row.get("score") is not None else "").strip()
     if text not in ("", "0", "1", "2"):
-        raise InvalidProfiles("profiles", f"{where}: score {text[:40]!r} is not 0 (tiny), 1 (medium) or 2 (jumbo)")
+        raise InvalidField("profiles", f"{where}: score {text[:40]!r} is not 0 (tiny), 1 (medium) or 2 (jumbo)")
     return int(text) if text else None

@@ -14,15 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from random import Random
 
+from acmeweb.common.errors import InvalidField
 from scheduling.engine.job import EngineJob
 from scheduling.whatif.replay.kernel import Outage
 
 DAY_S = 86_400.0
 CHECKPOINTING_KINDS = frozenset({"pretrain", "sft", "mllm", ""})  # and jobs of unknown kind
-
-
-class InvalidFaultRates(ValueError):
-    """The text cannot be parsed. The message names the word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +42,8 @@ class FaultRates:
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
             if name not in names:
-                raise InvalidFaultRates(
-                    f"faults: {name!r} is not one of {', '.join(sorted(names))}. Use these names or the word rates"
+                raise InvalidField(
+                    "faults", f"{name!r} is not one of {', '.join(sorted(names))}. Use these names or the word rates"
                 )
             rates[name] = _rate_value(name, value)
         return FaultRates(**rates)
@@ -60,10 +57,10 @@ def _rate_value(name: str, value: str) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise InvalidFaultRates(f"faults: {name}={value} is not a number") from None
+        raise InvalidField("faults", f"{name}={value} is not a number") from None
     lowest = 1e-9 if name in ("repair_s", "checkpoint_s") else 0.0
     if not lowest <= number < 1e12:
-        raise InvalidFaultRates(f"faults: {name}={value} must be {'above' if lowest else 'at least'} 0 and finite")
+        raise InvalidField("faults", f"{name}={value} must be {'above' if lowest else 'at least'} 0 and finite")
     return number
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.whatif.replay.run import PolicyRun
 
 # Distinguishable with color vision deficiencies (Okabe and Ito), and by dashes
@@ -20,18 +21,14 @@ DASHES = ("-", "--", "-.", ":")
 MAX_CURVE_POINTS = 2000  # per curve: more are not visible, and make the SVG too large
 
 
-class PlotsUnavailable(Exception):
-    """Plots cannot be drawn here. The message says why."""
-
-
 def check_plots(directory: str) -> None:
     """Fail before hours of replay instead of after them."""
     if find_spec("matplotlib") is None:
-        raise PlotsUnavailable("plots: plots need matplotlib; install acme[plots].")
+        raise InvalidInput("plots: plots need matplotlib; install acme[plots].")
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlotsUnavailable(f"plots: {error}") from error
+        raise InvalidInput(f"plots: {error}") from error
 
 
 def draw(runs: Sequence[PolicyRun], directory: Path) -> list[Path]:

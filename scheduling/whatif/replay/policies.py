@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.engine.engine import PolicyRules
 from scheduling.engine.policies import POLICY_RULES
 
@@ -24,21 +25,17 @@ RESEARCH_POLICIES = {
 REPLAY_POLICIES = (*POLICY_RULES, *RESEARCH_POLICIES)
 
 
-class UnknownPolicy(ValueError):
-    """No policy has this name, in one sentence without the name of the field."""
-
-
 def policy_rules(name: str) -> type[PolicyRules]:
-    """The rules of this name, or of `module:Class`, which is imported. Raises `UnknownPolicy`."""
+    """The rules of this name, or of `module:Class`, which is imported. Raises `InvalidInput`."""
     if rules := POLICY_RULES.get(name):
         return rules
     module, colon, class_name = RESEARCH_POLICIES.get(name, name).partition(":")
     if not colon:
-        raise UnknownPolicy(f"{name} is not one of {', '.join(REPLAY_POLICIES)}")
+        raise InvalidInput(f"{name} is not one of {', '.join(REPLAY_POLICIES)}")
     try:
         outside = getattr(import_module(module), class_name, None)
     except (ImportError, ValueError) as error:
-        raise UnknownPolicy(f"{name} cannot be imported: {error}") from error
+        raise InvalidInput(f"{name} cannot be imported: {error}") from error
     if not (isinstance(outside, type) and issubclass(outside, PolicyRules)):
-        raise UnknownPolicy(f"{name} is not a subclass of PolicyRules")
+        raise InvalidInput(f"{name} is not a subclass of PolicyRules")
     return outside

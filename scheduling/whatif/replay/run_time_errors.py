@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidField
 from jobs.traces.trace import Floats
 
 PERCENTILES = (0, 10, 50, 70, 90, 100)
 ERROR_FACTORS = (0.0, 0.1, 0.5, 1.0, 10.0, 100.0)
-
-
-class InvalidNoise(ValueError):
-    """The text cannot be parsed. The message names the word."""
 
 
 def check_noise(noise: str) -> str:
@@ -25,9 +22,9 @@ def check_noise(noise: str) -> str:
         try:
             sigma = float(noise)
         except ValueError:
-            raise InvalidNoise(f"noise: {noise!r} is not one of none, helios or a number") from None
+            raise InvalidField("noise", f"{noise!r} is not one of none, helios or a number") from None
         if not 0 <= sigma <= 10:
-            raise InvalidNoise(f"noise: {noise} must be between 0 and 10")
+            raise InvalidField("noise", f"{noise} must be between 0 and 10")
     return noise
 
 

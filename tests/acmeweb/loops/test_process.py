@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from acmeweb.common.errors import TimeLimitExceeded
 from acmeweb.loops import process
 from acmeweb.loops.process import LoopProcess
 from acmeweb.loops.table import ALL_LOOPS, GROUPS, LoopGroup, PeriodicLoop
 from acmeweb.services.workers import REQUESTS, all_work
-from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Loop, LoopFailure
 from tests import make
 

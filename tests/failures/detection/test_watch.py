@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from acmeweb.common.errors import StateConflict
 from failures.loops.diagnose import diagnose_once
 from failures.loops.watch import watch_once
 from failures.models import Decision, DecisionState, Diagnosis, Incident
@@ -228,7 +229,7 @@ def test_error_on_one_attempt_does_not_affect_the_others(tmp_path):
     for attempt in (first, second):
         reports(attempt, now - 2 * MINUTE)
 
-    with failing_statement('FROM "jobs_progress"', first.pk, error=job_actions.JobError("no")):
+    with failing_statement('FROM "jobs_progress"', first.pk, error=StateConflict("no")):
         assert watch_once(now) == 1
     assert Diagnosis.objects.get().attempt == second
 

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import incidents as incident_actions
 from failures.actions.incidents import DIAGNOSIS_AUTHOR
 from failures.loops import diagnose
@@ -369,7 +370,7 @@ def test_worker_with_an_expired_lease_writes_nothing(tmp_path):
     turn()
     result = diagnose_attempt.judge_attempt(attempt)
 
-    with pytest.raises(incident_actions.FailureStateConflict), transaction.atomic():
+    with pytest.raises(StateConflict), transaction.atomic():
         incident_actions.record_verdict(asleep, result.verdict, result.cost, result.first_symptom_at, clock.now())
 
     assert Event.objects.filter(type="diagnosis.created").count() == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import incidents as incident_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, Diagnosis, Incident, IncidentState
 from jobs.models import Event, Job, clock
@@ -71,7 +71,7 @@ def test_acknowledged_incident_cannot_be_acknowledged_again(tmp_path):
 
     act(incident_actions.acknowledge, incident)
 
-    with pytest.raises(FailureStateConflict, match="already acknowledged"):
+    with pytest.raises(StateConflict, match="already acknowledged"):
         act(incident_actions.acknowledge, incident)
     incident.refresh_from_db()
     assert (incident.state, incident.acknowledged_by) == (IncidentState.ACKNOWLEDGED, "ada")
@@ -191,5 +191,5 @@ def test_undiagnosed_attempt_cannot_be_reviewed(tmp_path):
     make.failed(tmp_path)
     incident_actions.add_missing_diagnoses(clock.now().replace(year=2000), clock.now())
 
-    with pytest.raises(FailureStateConflict, match="not diagnosed yet"):
+    with pytest.raises(StateConflict, match="not diagnosed yet"):
         incident_actions.confirm(Diagnosis.objects.get(), author=rows.author(), now=clock.now())

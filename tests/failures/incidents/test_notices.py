@@ -16,6 +16,7 @@ import httpx
 import pytest
 from django.core import mail
 
+from acmeweb.common.errors import InvalidField, TimeLimitExceeded
 from failures.actions import incidents as incident_actions
 from failures.actions import notices as notice_actions
 from failures.loops.notify import notify_once
@@ -23,8 +24,6 @@ from failures.models import Channel, Decision, Incident, Notice
 from failures.notices import messages
 from failures.notices.delivery import DeliveryError
 from failures.notices.messages import IncidentMessage
-from jobs.core.parsing import InvalidField
-from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.models import Event, clock
 from tests import make as rows
 from tests.failures import make

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import incidents as incident_actions
 from failures.actions import rules as rule_actions
-from failures.actions.incidents import FailureStateConflict
 from failures.diagnosis import engine
 from failures.learning import embedding
 from failures.loops import learn
@@ -147,7 +147,7 @@ def test_retired_rule_cannot_be_adopted(tmp_path):
     rule = rule_of(row)
     rule_actions.retire(rule, author=rows.author(), now=clock.now())
 
-    with pytest.raises(FailureStateConflict, match="already retired"):
+    with pytest.raises(StateConflict, match="already retired"):
         rule_actions.adopt(rule, author=rows.author(), now=clock.now())
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from failures.actions.incidents import FailureStateConflict
+from acmeweb.common.errors import ClaimLost
 from failures.models import Decision, DecisionState, Diagnosis, RecoveryStep
 from failures.recovery import decisions, steps
 from jobs.core.lifecycle import State
@@ -102,7 +102,7 @@ def test_drained_node_stays_drained_after_a_correction(tmp_path):
     steps.record_step(claimed, RecoveryStep.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
 
     correct(old, "S3StorageError")
-    with pytest.raises(FailureStateConflict), transaction.atomic():
+    with pytest.raises(ClaimLost), transaction.atomic():
         steps.require_claim(claimed)  # the worker makes no further step
     decide_and_recover_once(clock.now())
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField
 from failures.recovery.rules.pair_tests import (
     MAX_TEST_NODES,
     GroupResult,
-    InvalidPairTest,
     estimate_spares,
     first_round_groups,
     pair_test_verdict,
@@ -66,7 +66,7 @@ def test_round_one_uses_each_node_once_in_pairs_and_at_most_one_triple(count):
 
 def test_number_of_nodes_in_one_test_is_limited():
     assert len(first_round_groups(names(MAX_TEST_NODES))) == MAX_TEST_NODES // 2
-    with pytest.raises(InvalidPairTest, match="100001 exceed the limit of 100000"):
+    with pytest.raises(InvalidField, match="100001 exceed the limit of 100000"):
         first_round_groups(names(MAX_TEST_NODES + 1))
 
 
@@ -156,5 +156,5 @@ def test_more_failures_never_need_fewer_spares(nodes, rate, days):
 def test_invalid_input_is_rejected_with_the_name_of_the_parameter(given_, field):
     usual = {"nodes": 4, "failures_per_node_day": 0.1, "days_away": 1.0, "confidence": 0.99} | given_
 
-    with pytest.raises(InvalidPairTest, match=f"^{field}:"):
+    with pytest.raises(InvalidField, match=f"^{field}:"):
         estimate_spares(usual.pop("nodes"), **usual)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import DatabaseError
 
-from failures.actions.incidents import FailureStateConflict
+from acmeweb.common.errors import StateConflict
 from failures.loops.diagnose import diagnose_once
 from failures.models import Anomaly, Decision, DecisionState, Diagnosis, ManualOverride, RecoveryStep
 from failures.recovery import decisions, reads, steps
@@ -379,7 +379,7 @@ def test_old_attempt_is_not_recovered(tmp_path):
     job_actions.release(job, author=rows.author())
     rows.running(job)
 
-    with pytest.raises(job_actions.JobStateChanged, match="no longer waits for recovery"):
+    with pytest.raises(StateConflict, match="no longer waits for recovery"):
         recovery_actions.restart(attempt, author=rows.LOOP, why="late")
 
 
@@ -469,7 +469,7 @@ def test_declined_proposal_ends_the_job_and_cannot_be_approved(tmp_path):
     job = job_of(decision.attempt)
     assert job.state == State.FAILED and "ada declined its recovery: I look myself" in job.why
     assert job.started_at == decision.attempt.confirmed_at  # so that lists can show its run time
-    with pytest.raises(FailureStateConflict, match="already declined"):
+    with pytest.raises(StateConflict, match="already declined"):
         decisions.approve(decision, author=rows.author(), now=clock.now())
 
 
@@ -477,7 +477,7 @@ def test_unanswered_proposal_expires_and_is_not_carried_out(tmp_path):
     decision = proposal(tmp_path)
     later = clock.now() + 2 * HOUR
 
-    with pytest.raises(FailureStateConflict, match="the proposal expired at"):
+    with pytest.raises(StateConflict, match="the proposal expired at"):
         decisions.approve(decision, author=rows.author(), now=later)
     decide_and_recover_once(later)
     enforce_time_limits_once(decision.cluster, later)

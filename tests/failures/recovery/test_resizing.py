@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import StateConflict
 from failures.recovery.rules.resizing import (
     JobRequest,
-    RequestChangedMeanwhile,
     applicable_request,
     apply_changes,
     build_memory_request,
@@ -269,7 +269,7 @@ def test_job_on_part_of_a_node_without_a_memory_request_is_left_to_its_owner():
     [asked(MEGATRON.replace("size 8", "size 2")), asked(MEGATRON.replace("size 8", "size 80")), asked("other.py")],
 )
 def test_change_does_not_apply_to_a_request_changed_meanwhile(by_now):
-    with pytest.raises(RequestChangedMeanwhile, match="--micro-batch-size 8"):
+    with pytest.raises(StateConflict, match="--micro-batch-size 8"):
         apply_changes(changes("OutOfMemoryError", asked(MEGATRON)), by_now)
 
 
@@ -280,7 +280,7 @@ def test_change_of_any_command_can_be_applied_and_reversed(text, memory_mb, caus
 
     try:
         there = apply_changes(made, given_)
-    except RequestChangedMeanwhile:
+    except StateConflict:
         return  # it says the same twice
     assert apply_changes(reverse_changes(made), there) == given_
     assert there != given_ or not made

@@ -7,11 +7,12 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
+from acmeweb.common.errors import StateConflict
 from failures.actions import anomalies as anomaly_actions
 from failures.detection.findings import DetectorFinding, SymptomType
 from failures.loops.burn_in import burn_in_once
 from jobs.actions import nodes as node_actions
-from jobs.actions.nodes import NodeError, NodeTestResult
+from jobs.actions.nodes import NodeTestResult
 from jobs.models import Cluster, ClusterCommand, Event, Node, RepairStage, clock
 from tests import make
 from tests.statements import failing_statement
@@ -159,7 +160,7 @@ def test_impossible_burn_in_is_rejected_with_a_reason(case, why, node):
     if case == "observed":
         Cluster.objects.update(mode="observe")
 
-    with pytest.raises(NodeError, match=why):
+    with pytest.raises(StateConflict, match=why):
         began(node, clock.now())
 
 

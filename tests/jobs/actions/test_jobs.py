@@ -6,13 +6,13 @@ import pytest
 from django.db import IntegrityError, InternalError, transaction
 from django.db.utils import Error
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import jobs as job_actions
-from jobs.actions.jobs import JobStateChanged, WaitReason
+from jobs.actions.jobs import WaitReason
 from jobs.actions.promise import GpuCorrection
 from jobs.actions.submit import WAITING_FOR_FIRST_TURN
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import Flag, State
-from jobs.core.spec import InvalidField
 from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, HoldKind, Job, Node, clock
 from tests import make
 
@@ -150,7 +150,7 @@ def test_job_that_changed_meanwhile_is_not_allocated_twice():
     stale = make.job(gpus_per_node=1)
     job_actions.cancel(Job.objects.get(pk=stale.pk), author=make.author())
 
-    with pytest.raises(JobStateChanged, match="is CANCELLED"), transaction.atomic():
+    with pytest.raises(StateConflict, match="is CANCELLED"), transaction.atomic():
         make.attempt(stale)
 
     assert not Allocation.objects.exists()
@@ -198,7 +198,7 @@ def test_attempt_ends_only_once():
     attempt = make.running()
     end(attempt, State.COMPLETED)
 
-    with pytest.raises(JobStateChanged, match="has already ended"):
+    with pytest.raises(StateConflict, match="has already ended"):
         end(attempt, State.FAILED)
 
     assert Job.objects.get(pk=attempt.job_id).state == State.COMPLETED
@@ -266,7 +266,7 @@ def test_job_on_a_cluster_that_is_not_driven_cannot_be_stopped(verb):
     job = make.running().job
     Cluster.objects.update(mode="observe")
 
-    with pytest.raises(JobStateChanged, match="which Acme does not drive"):
+    with pytest.raises(StateConflict, match="which Acme does not drive"):
         verb(Job.objects.get(pk=job.pk), author=make.author())
 
 
@@ -290,7 +290,7 @@ def test_second_cancel_is_rejected():
     job = make.running().job
     job_actions.cancel(job, author=make.author())
 
-    with pytest.raises(JobStateChanged, match="is already being cancelled"):
+    with pytest.raises(StateConflict, match="is already being cancelled"):
         job_actions.cancel(job, author=make.author())
 
 
@@ -317,7 +317,7 @@ def test_finished_job_accepts_no_action(verb):
     job = make.job()
     job_actions.cancel(job, author=make.author())
 
-    with pytest.raises(JobStateChanged, match="is CANCELLED"):
+    with pytest.raises(StateConflict, match="is CANCELLED"):
         verb(job, author=make.author())
 
 
@@ -325,7 +325,7 @@ def test_owner_cannot_release_an_operators_hold():
     job = make.job()
     job_actions.hold(job, author=make.author(), operator=True)
 
-    with pytest.raises(JobStateChanged, match="only an operator can release it"):
+    with pytest.raises(StateConflict, match="only an operator can release it"):
         job_actions.release(job, author=make.author())
 
     job_actions.release(job, author=make.author(), operator=True)
@@ -338,7 +338,7 @@ def test_owner_cannot_replace_an_operators_hold():
     job_actions.hold(job, author=make.author(), operator=True)
 
     for stale in (Job.objects.get(), seen_before):
-        with pytest.raises(JobStateChanged):
+        with pytest.raises(StateConflict):
             job_actions.hold(stale, author=make.author())
     assert Job.objects.get().hold == HoldKind.ADMIN
 

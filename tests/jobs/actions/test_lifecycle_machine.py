@@ -15,17 +15,18 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
-from jobs.actions.jobs import JobStateChanged, NodeGpus
+from jobs.actions.jobs import NodeGpus
 from jobs.core.attempt_end import AttemptEnd
-from jobs.core.lifecycle import FINAL_STATES, PLATFORM_FAILURES, ForbiddenTransition, State
+from jobs.core.lifecycle import FINAL_STATES, PLATFORM_FAILURES, State
 from jobs.models import Allocation, Event, HoldKind, Job, Node, clock
 from tests import make
 from tests.chaos import judge
 from tests.chaos.judge import JobEvent, JobRow
 from tests.properties import examples
 
-NO = (JobStateChanged, ForbiddenTransition, IntegrityError)
+NO = (StateConflict, IntegrityError)
 ENDS = (State.COMPLETED, State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.CANCELLED, State.OUT_OF_MEMORY)
 
 

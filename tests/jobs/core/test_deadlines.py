@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.deadlines import (
     DeadlineAction,
     DeadlineForecast,
@@ -15,7 +16,6 @@ from jobs.core.deadlines import (
     refuse_impossible,
 )
 from jobs.core.lifecycle import State
-from jobs.core.parsing import InvalidField
 from tests.make import NOON
 
 HOUR = timedelta(hours=1)

@@ -1,7 +1,7 @@
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.gpu_models import accepts_model, gpu_models, models_text, read_gpu_models
-from jobs.core.parsing import InvalidField
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from jobs.core import lifecycle
 from jobs.core.lifecycle import (
     FINAL_STATES,
@@ -14,7 +15,6 @@ from jobs.core.lifecycle import (
     STATE_STYLES,
     TRANSITIONS,
     Flag,
-    ForbiddenTransition,
     NodeFlag,
     NodeState,
     State,
@@ -24,7 +24,7 @@ from jobs.core.lifecycle import (
 @pytest.mark.parametrize("state", sorted(FINAL_STATES))
 def test_final_state_never_changes(state):
     for target in State:
-        with pytest.raises(ForbiddenTransition, match=f"a job that is {state} cannot become {target}"):
+        with pytest.raises(StateConflict, match=f"a job that is {state} cannot become {target}"):
             lifecycle.check_transition(state, target)
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.core.parsing import InvalidField
+from acmeweb.common.errors import InvalidField
 from jobs.core.preemption_contract import (
     CHECKPOINT_ANSWER_TIME,
     CHECKPOINT_TOLERANCE,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core import slurm_notation
-from jobs.core.slurm_notation import BadNotation
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_durations_are_parsed_as_by_sbatch(text, expected):
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "1d", "1-", "12:00:00:00", "99999999-00", "１２", "1\n2"])
 def test_invalid_duration_is_rejected_with_a_message(text):
-    with pytest.raises(BadNotation, match=r"duration|longer"):
+    with pytest.raises(InvalidInput, match=r"duration|longer"):
         slurm_notation.parse_duration(text)
 
 
@@ -77,13 +77,13 @@ def test_arrays_are_parsed_as_by_sbatch(text, indices, limit):
     ],
 )
 def test_array_error_names_the_problem(text, why):
-    with pytest.raises(BadNotation, match=re.escape(why)):
+    with pytest.raises(InvalidInput, match=re.escape(why)):
         slurm_notation.parse_array(text, 5000)
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-1", "0-9999999", "1-3:0", "1%0", "1%x", "1%", "0-5001", "1,,2"])
 def test_invalid_array_is_rejected(text):
-    with pytest.raises(BadNotation):
+    with pytest.raises(InvalidInput):
         slurm_notation.parse_array(text, 5000)
 
 
@@ -99,5 +99,5 @@ def test_signals_are_parsed_as_by_sbatch(text, ask, grace_s):
 
 @pytest.mark.parametrize("text", ["KILL", "9", "USR1@", "USR1@-5", "R:USR1", "USR1@999999", "USR1; reboot"])
 def test_invalid_signal_is_rejected(text):
-    with pytest.raises(BadNotation, match="is not a signal such as USR1"):
+    with pytest.raises(InvalidInput, match="is not a signal such as USR1"):
         slurm_notation.parse_signal(text)

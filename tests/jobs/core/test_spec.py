@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField
 from jobs.core import spec
 from jobs.core.container_offers import NO_OFFERS, ContainerOffers, container_offers
 from jobs.core.lifecycle import JobKind
 from jobs.core.request_fields import REQUEST_FIELDS
-from jobs.core.spec import ClusterShape, DependencySpec, InvalidField, NodeShape
+from jobs.core.spec import ClusterShape, DependencySpec, NodeShape
 
 SEREN = ClusterShape(
     name="seren",

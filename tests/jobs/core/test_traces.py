@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.cells import parse_megabytes, parse_slurm_clock, parse_time, parse_tres_gpus
 from jobs.traces.files import read_trace, write_trace
 from jobs.traces.rows import read_text_trace
-from jobs.traces.trace import BadTrace, trace_from_columns
+from jobs.traces.trace import trace_from_columns
 
 SEREN = """\
 job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time
@@ -175,7 +176,7 @@ def test_unclosed_quote_is_a_bad_row():
 
 @pytest.mark.parametrize("text", ["", "time,power\n1,2\n"])
 def test_file_that_is_not_a_trace_is_rejected(text):
-    with pytest.raises(BadTrace):
+    with pytest.raises(InvalidInput):
         read_text_trace(lines(text))
 
 
@@ -225,7 +226,7 @@ def test_truncated_file_is_rejected(tmp_path):
     packed = tmp_path / "trace.gz"
     packed.write_bytes(gzip.compress((PLAIN + "".join(row(n) for n in range(5000))).encode())[:-2000])
 
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot be read"):
         read_trace(packed)
 
 
@@ -294,16 +295,16 @@ def test_parquet_is_detected_by_its_first_bytes_and_read_like_csv(tmp_path):
 
 
 def test_parquet_with_unknown_layout_or_truncated_is_rejected(tmp_path):
-    with pytest.raises(BadTrace, match="matches no known layout"):
+    with pytest.raises(InvalidInput, match="matches no known layout"):
         read_trace(table(tmp_path, a=[1], b=[2]))
     path = table(tmp_path, **PARQUET)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot be read"):
         read_trace(path)
 
 
 def test_nested_parquet_column_is_rejected(tmp_path):
-    with pytest.raises(BadTrace, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot be read"):
         read_trace(table(tmp_path, **(PARQUET | {"queue": [[1], [2], [3]]})))
 
 
@@ -312,7 +313,7 @@ def test_nested_parquet_column_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("text", ['[{"jobid": ', "{not json"])
 def test_invalid_json_is_rejected(text):
-    with pytest.raises(BadTrace, match="is not valid JSON"):
+    with pytest.raises(InvalidInput, match="is not valid JSON"):
         read_text_trace(lines(text))
 
 
@@ -321,7 +322,7 @@ def test_damaged_compressed_file_is_rejected(tmp_path):
     text = "".join(f"{n},{n * 7919 % 1000}\n" for n in range(9000)).encode()
     for name, packed in (("a.gz", gzip.compress(text)), ("a.zst", zstd.compress(text))):
         (tmp_path / name).write_bytes(packed[:40] + bytes(40) + packed[80:])
-        with pytest.raises(BadTrace):
+        with pytest.raises(InvalidInput):
             read_trace(tmp_path / name)
 
 
@@ -338,5 +339,5 @@ def test_no_text_crashes_the_reader(text):
     for head in ("", PLAIN, SEREN, SWF, "[", SACCT):
         try:
             read_text_trace(lines(head + text))
-        except BadTrace as refused:
+        except InvalidInput as refused:
             assert str(refused)

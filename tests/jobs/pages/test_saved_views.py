@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from acmeweb.common.errors import InvalidField, NotAllowed, StateConflict
 from jobs.actions import saved_views as saved_view_actions
-from jobs.actions.saved_views import SavedViewError
-from jobs.core.parsing import InvalidField
 from jobs.models import Event, SavedView, TeamRole
 from jobs.models.permissions import Caller
 from jobs.pages import saved_views
@@ -77,9 +76,9 @@ def test_a_team_view_is_changed_by_its_owner_and_by_operators(team, who, may):
 
     assert saved_view_actions.may_change(caller(who), view) is may
     if not may:
-        with pytest.raises(SavedViewError, match="belongs to another user"):
+        with pytest.raises(NotAllowed, match="belongs to another user"):
             saved_view_actions.rename(caller(who), view, "taken", author=make.author(who))
-        with pytest.raises(SavedViewError, match="belongs to another user"):
+        with pytest.raises(NotAllowed, match="belongs to another user"):
             saved("ours", query="", by=who, team=team) if who == "ben" else saved_view_actions.remove(
                 caller(who), view, author=make.author(who)
             )
@@ -89,7 +88,7 @@ def test_a_team_view_is_changed_by_its_owner_and_by_operators(team, who, may):
 def test_viewers_can_save_only_personal_views(team):
     saved("mine", by="vic")
 
-    with pytest.raises(SavedViewError, match="researcher"):
+    with pytest.raises(NotAllowed, match="researcher"):
         saved("ours", by="vic", team=team)
 
 
@@ -110,14 +109,14 @@ def test_the_number_of_views_per_user_is_limited(team):
     ada = make.user()
     SavedView.objects.bulk_create(SavedView(owner=ada, name=f"view {n}") for n in range(saved_view_actions.MAX_VIEWS))
 
-    with pytest.raises(SavedViewError, match="remove one first"):
+    with pytest.raises(StateConflict, match="remove one first"):
         saved("one more")
 
 
 def test_renaming_a_view_to_an_existing_name_is_refused(team):
     saved("one")
 
-    with pytest.raises(SavedViewError, match="called one already exists"):
+    with pytest.raises(StateConflict, match="called one already exists"):
         saved_view_actions.rename(caller(), saved("two"), "one", author=make.author())
 
 
@@ -125,9 +124,9 @@ def test_renaming_a_view_that_was_removed_meanwhile_is_refused(team):
     view = saved()
     SavedView.objects.all().delete()
 
-    with pytest.raises(SavedViewError, match="just renamed or removed"):
+    with pytest.raises(StateConflict, match="just renamed or removed"):
         saved_view_actions.rename(caller(), view, "new", author=make.author())
-    with pytest.raises(SavedViewError, match="just removed"):
+    with pytest.raises(StateConflict, match="just removed"):
         saved_view_actions.remove(caller(), view, author=make.author())
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import Permission
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import teams as team_actions
-from jobs.actions.teams import TeamError
 from jobs.models import Event, Membership, Team, TeamRole
 from tests import make
 
@@ -82,7 +82,7 @@ def test_a_site_administrator_can_remove_the_last_team_administrator():
 
 
 def test_an_unchanged_role_is_reported():
-    with pytest.raises(TeamError, match="already is researcher in pretraining"):
+    with pytest.raises(StateConflict, match="already is researcher in pretraining"):
         team_actions.set_team_role(
             make.team("pretraining"), make.user("ada"), TeamRole.RESEARCHER, by=make.user("olga"), author=make.LOOP
         )

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import State
 from scheduling.backends import dialect
 from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
-from scheduling.backends.dialect import DIALECTS, MalformedResponse
+from scheduling.backends.dialect import DIALECTS
 from scheduling.backends.opening import open_backend
 from scheduling.backends.slurm import ACCOUNTING_RETRY_S, SlurmBackend
 from tests.scheduling.backends.test_dialect import recorded

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from scheduling.backends import dialect
 from scheduling.backends.base import SubmitRequest
 from scheduling.backends.batch_script import batch_script
-from scheduling.backends.dialect import DIALECTS, MalformedResponse
+from scheduling.backends.dialect import DIALECTS
 from scheduling.backends.slurm import state_in_log
 
 ANSWERS = Path(__file__).parent / "answers"

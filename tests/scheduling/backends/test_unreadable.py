@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import State
 from scheduling.backends import dialect
 from scheduling.backends.base import ClusterUnreachable
-from scheduling.backends.dialect import DIALECTS, MalformedResponse
+from scheduling.backends.dialect import DIALECTS
 from scheduling.backends.opening import open_backend
 from tests.scheduling.backends.test_dialect import recorded
 from tests.scheduling.backends.test_seen import Cluster, job, requested_paths

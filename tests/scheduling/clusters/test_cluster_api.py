@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from jobs.models import Cluster, Event, TokenScope
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import InvalidClusterFields
 from scheduling.clusters import circuit_breaker
 from scheduling.models import ClusterEndpoint, OpenCircuit
 from tests import make as rows
@@ -205,11 +205,11 @@ def test_connection_test_of_a_saved_cluster_resets_its_circuit():
     assert not OpenCircuit.objects.exists()
 
 
-def test_several_refusals_are_joined_without_doubled_punctuation():
+def test_several_refusals_name_their_fields():
     columns = {"address": "http://127.0.0.1:1", "token_file": "/etc/shadow", "log_root": "/"}
 
-    with pytest.raises(InvalidClusterFields) as refused:
+    with pytest.raises(InvalidField) as refused:
         cluster_actions.add("kalos", columns, author=rows.author())
 
-    assert "; log_root: " in str(refused.value)
-    assert not re.search(r"[.;:][.;:]|\.$", str(refused.value))
+    assert refused.value.by_field.keys() == {"token_file", "log_root"}
+    assert not any(re.search(r"[.;:][.;:]", text) for texts in refused.value.by_field.values() for text in texts)

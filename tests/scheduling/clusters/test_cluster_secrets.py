@@ -9,12 +9,12 @@ from socket import create_server
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from failures.recovery import checkpoint_listing
 from jobs.logs import job_log
 from jobs.logs.log_source import LogSource
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import ClusterError
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.clusters import connections
 from tests import make
@@ -127,7 +127,7 @@ def test_the_token_of_a_cluster_is_not_sent_to_another_address(listener, home):
 def test_cluster_with_another_clusters_token_cannot_be_added(home):
     make.cluster(token_file=str(home / "tokens/seren"))
 
-    with pytest.raises(ClusterError, match="seren"):
+    with pytest.raises(InvalidField, match="seren"):
         cluster_actions.add(
             "evil",
             {"address": "http://127.0.0.1:2", "token_file": str(home / "tokens/../tokens/seren")},
@@ -143,7 +143,7 @@ def test_tokens_of_users_are_not_sent_to_another_address(home, name, path):
     ours = {"address": "http://127.0.0.1:2", "token_file": str(home / "tokens/mine"), "submit_as": "user_tokens"}
     ours |= {"user_token_directory": str(home / "tokens/others")} | {name: str(home / "tokens" / path)}
 
-    with pytest.raises(ClusterError, match=f"{name}: This token is saved for cluster seren"):
+    with pytest.raises(InvalidField, match=f"{name}: This token is saved for cluster seren"):
         cluster_actions.add("evil", ours, author=make.author())
 
 
@@ -161,7 +161,7 @@ def test_settings_that_cannot_submit_as_users_are_refused(home, columns, said):
     if "user_token_directory" in columns:
         ours["user_token_directory"] = str(home / columns["user_token_directory"])
 
-    with pytest.raises(ClusterError, match=said):
+    with pytest.raises(InvalidField, match=said):
         cluster_actions.add("evil", ours, author=make.author())
 
 

@@ -8,9 +8,9 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.models import Cluster, Event, clock
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import ClusterError
 from scheduling.clusters import circuit_breaker
 from scheduling.models import ClusterEndpoint, OpenCircuit
 from tests import make
@@ -86,7 +86,7 @@ def test_concurrent_change_is_not_overwritten():
     row = make.cluster()
     Cluster.objects.filter(pk=row.pk).update(address="http://127.0.0.1:9")
 
-    with pytest.raises(ClusterError, match="in the meantime"):
+    with pytest.raises(StateConflict, match="in the meantime"):
         cluster_actions.change(row, {"address": "http://127.0.0.1:2"}, author=make.author())
 
     assert Cluster.objects.get().address == "http://127.0.0.1:9"
@@ -155,7 +155,7 @@ def test_connection_of_the_bundled_cluster_is_read_only():
     row = make.cluster(is_bundled=True, token_file="/run/secrets/cluster", log_root="/logs")
 
     browser("change_cluster").post(SEREN, form(address="http://127.0.0.1:2", title="Demo"))
-    with pytest.raises(ClusterError, match="Set by Acme each time"):
+    with pytest.raises(InvalidField, match="Set by Acme each time"):
         cluster_actions.change(row, {"address": "http://127.0.0.1:2"}, author=make.author())
 
     row.refresh_from_db()

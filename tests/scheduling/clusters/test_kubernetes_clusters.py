@@ -8,12 +8,12 @@ import pytest
 import yaml
 from django.contrib.auth.models import Permission
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions.journal import Author
 from jobs.core.cluster_kinds import PodLimits
 from jobs.logs.allowed_paths import AllowedPaths
 from jobs.models import Cluster
 from scheduling.actions import clusters as cluster_actions
-from scheduling.actions.clusters import InvalidClusterFields
 from scheduling.clusters import connection_test, connections
 from scheduling.clusters.connection_test import ConnectionSettings
 from tests import make
@@ -166,10 +166,10 @@ def test_cluster_saved_before_its_host_path_was_forbidden_can_still_be_observed(
     ids=["user", "mapping", "privileged", "images", "grace", "host network", "Slurm template", "address", "Slurm"],
 )
 def test_settings_that_mean_nothing_are_refused(columns, field, said):
-    with pytest.raises(InvalidClusterFields) as refused:
+    with pytest.raises(InvalidField) as refused:
         cluster_actions.add("kalos", {"address": "kubernetes:///k", **columns}, author=AUTHOR)
 
-    assert said in refused.value.errors[field][0]
+    assert said in refused.value.by_field[field][0]
     assert not Cluster.objects.exists()
 
 

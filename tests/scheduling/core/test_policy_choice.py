@@ -2,8 +2,8 @@
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from scheduling.core.policy_choice import PolicyChoice, PolicyDifference, check_choice, differences, full_settings
-from scheduling.engine.settings import InvalidPolicySettings
 
 
 def choice(policy="acme", placement="consolidate", **settings):
@@ -38,7 +38,7 @@ def test_other_policies_have_no_settings():
     ],
 )
 def test_choice_that_a_live_cluster_cannot_use_is_rejected_by_its_field(policy, placement, settings, message):
-    with pytest.raises(InvalidPolicySettings, match=message):
+    with pytest.raises(InvalidField, match=message):
         check_choice(choice(policy, placement, **settings))
 
 

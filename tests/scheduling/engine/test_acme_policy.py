@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.lifecycle import JobKind
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
 from scheduling.engine.engine import Engine
@@ -17,7 +18,6 @@ from scheduling.engine.placement import consolidate
 from scheduling.engine.policies import configured_policy
 from scheduling.engine.policies.acme import AcmeRules
 from scheduling.engine.resources import NodeResources
-from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.whatif.replay.run import run_policy
 from tests.make import NOON
 from tests.properties import examples
@@ -329,12 +329,12 @@ def test_shares_grow_within_one_turn():
     ],
 )
 def test_invalid_setting_is_named_in_the_error(given, message):
-    with pytest.raises(InvalidPolicySettings, match=f"^{message}".replace("[", r"\[")):
+    with pytest.raises(InvalidField, match=f"^{message}".replace("[", r"\[")):
         configured_policy("acme", given)
 
 
 def test_other_policies_have_no_settings():
-    with pytest.raises(InvalidPolicySettings, match="order: this policy has no settings"):
+    with pytest.raises(InvalidField, match="order: this policy has no settings"):
         configured_policy("fifo", {"order": "sjf"})
 
 

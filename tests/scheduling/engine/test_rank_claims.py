@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField
 from jobs.core.preemption_contract import Preemptability
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView
 from scheduling.engine.history import SchedulingHistory
-from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES, InvalidPolicySettings, configured_policy
+from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES, configured_policy
 from scheduling.engine.run_time_estimates import RunTimeEstimates
 from scheduling.whatif.replay.start_estimates import start_estimates
 from tests.make import NOON
@@ -103,7 +104,7 @@ def test_shorter_remaining_time_goes_first_as_predicted():
 
 
 def test_setting_that_only_replays_know_is_refused():
-    with pytest.raises(InvalidPolicySettings, match="promote: is only available in replays"):
+    with pytest.raises(InvalidField, match="promote: is only available in replays"):
         configured_policy("tiresias", {"promote": 8})
 
 

@@ -7,12 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from jobs.actions import jobs as job_actions
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.core.lifecycle import NodeState, State
-from jobs.core.parsing import InvalidField
 from jobs.models import ClusterMode, Event, Job, Node, clock
 from scheduling.evaluation.actions import campaigns as campaign_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.loops.campaigns import coordinate_campaign_once, coordinate_campaigns_once
 from scheduling.evaluation.loops.staging import advance_stagings_once
 from scheduling.evaluation.reads import campaign_board as campaigns
@@ -560,15 +558,13 @@ def test_only_one_of_two_concurrent_coordinators_changes_anything(played):
     coordinate_campaign_once(fast, played.now)
     before = Job.objects.count()
 
-    with pytest.raises(CampaignStateConflict):
+    with pytest.raises(StateConflict):
         coordinate_campaign_once(slow, played.now)
 
     assert Job.objects.count() == before
 
 
-@pytest.mark.parametrize(
-    "error", [job_actions.JobError("a bad day"), InvalidField("cluster", "is not it"), KeyError("ours")]
-)
+@pytest.mark.parametrize("error", [StateConflict("a bad day"), InvalidField("cluster", "is not it"), KeyError("ours")])
 def test_error_in_one_campaign_does_not_stop_the_others(played, error):
     bad, good = campaign(played.cluster, A), campaign(played.cluster, B)
     Campaign.objects.filter(pk=bad.pk).update(state="PENDING", deadline_at=None)

@@ -7,20 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.core.parsing import InvalidField
-from jobs.core.turn_errors import TimeLimitExceeded
+from acmeweb.common.errors import InvalidField, StateConflict, TimeLimitExceeded
 from jobs.models import Checkpoint, CheckpointVerdict, Cluster, Event, Membership, clock
 from scheduling.evaluation.actions import evaluation_rules as rule_actions
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation.loops import evaluation_rules as loop
 from scheduling.evaluation.loops.evaluation_rules import TurnLimits, check_rules_once
 from scheduling.evaluation.rules import evaluation_rules as rules
-from scheduling.evaluation.rules.evaluation_rules import (
-    DueCheckpoints,
-    FoundCheckpoint,
-    RuleHistory,
-    due_checkpoints,
-)
+from scheduling.evaluation.rules.evaluation_rules import DueCheckpoints, FoundCheckpoint, RuleHistory, due_checkpoints
 from scheduling.models import Campaign, EvaluationRule
 from tests import make
 from tests.scheduling.evaluation.campaign_make import suite
@@ -390,7 +383,7 @@ def test_only_one_of_two_concurrent_loops_starts_a_campaign(shelf):
     again = EvaluationRule.objects.select_related("cluster", "team").get(pk=rule.pk)
 
     rule_actions.start_rule_campaign(rule, found, suite_row, clock.now())
-    with pytest.raises(CampaignStateConflict):
+    with pytest.raises(StateConflict):
         rule_actions.start_rule_campaign(again, found, suite_row, clock.now())
 
     assert asked_for() == [["/ckpt/a"]]
@@ -441,5 +434,5 @@ def test_a_removed_rule_leaves_its_campaigns(shelf):
     rule_actions.remove(rule, author=make.author())
 
     assert Campaign.objects.get().rule_id is None
-    with pytest.raises(CampaignStateConflict):
+    with pytest.raises(StateConflict):
         rule_actions.change(rule, {"is_enabled": False}, author=make.author())

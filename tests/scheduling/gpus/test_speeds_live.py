@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import jobs as job_actions
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
@@ -18,7 +19,6 @@ from scheduling.actions import gpu_speeds as speed_actions
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.gpu_speeds import SpeedScope
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import GpuSpeed, LearnedRunTime
@@ -342,7 +342,7 @@ def test_las_aware_is_refused_without_speeds_on_two_models(seren):
     refused = "policy: las-aware orders jobs by the speeds of GPU models, and no job name on seren has known speeds"
 
     give(seren, h100=2)
-    with pytest.raises(InvalidPolicySettings, match=refused):
+    with pytest.raises(InvalidField, match=refused):
         check_for_cluster(seren, choice)
     give(seren, a100=1)
     assert check_for_cluster(seren, choice) == choice

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.core.parsing import InvalidField
+from acmeweb.common.errors import InvalidField
 from jobs.models import Allocation, Attempt, Cluster, Job, Node, Resolution, Sample, TeamRole, clock
 from jobs.models.permissions import Caller
 from scheduling.ledger.pages.reports import ENERGY_COLUMNS

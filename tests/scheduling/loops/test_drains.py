@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal, progress
 from jobs.actions import nodes as node_actions
-from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import State
 from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Node, clock
 from jobs.queries import drain_impact
@@ -156,14 +156,14 @@ def test_drain_mode_can_be_changed_both_ways(cluster, slurm, wide):
     drain(DrainMode.FINISH)
 
     assert wanted(wide) == "" and node().drain_requested
-    with pytest.raises(NodeError, match="already drained"):
+    with pytest.raises(StateConflict, match="already drained"):
         drain(DrainMode.FINISH)
 
 
 def test_undriven_cluster_only_offers_drain_mode_finish(wide):
     make.cluster(mode="advise")
 
-    with pytest.raises(NodeError, match="is not driven by Acme"):
+    with pytest.raises(StateConflict, match="is not driven by Acme"):
         drain(DrainMode.NOW)
 
 

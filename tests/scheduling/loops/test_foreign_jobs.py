@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import stop
 from jobs.core.lifecycle import State
@@ -225,7 +226,7 @@ def test_foreign_job_cannot_be_changed_by_users(cluster, slurm, verb, state):
     runs(slurm, state=state)
     sync(cluster, slurm)
 
-    with pytest.raises(job_actions.JobStateChanged):
+    with pytest.raises(StateConflict):
         verb(only_job(), author=make.author())
 
     assert only_job().state == state and only_job().hold == ""

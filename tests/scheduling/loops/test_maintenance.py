@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions import nodes as node_actions
-from jobs.actions.maintenance import MaintenanceError, MaintenanceRequest
+from jobs.actions.maintenance import MaintenanceRequest
 from jobs.core.lifecycle import NodeFlag, NodeState, State
 from jobs.models import Attempt, ClusterCommand, DrainMode, Event, Job, Maintenance, Node, clock
 from scheduling.engine.cluster import MAINTENANCE
@@ -136,7 +137,7 @@ def test_cancelled_maintenance_resumes_its_nodes(cluster, begun):
     assert drained() == []
     assert snapshot.take_snapshot(cluster, now).windows == ()
     assert Maintenance.objects.get().closed_at == now
-    with pytest.raises(MaintenanceError, match="already cancelled"):
+    with pytest.raises(StateConflict, match="already cancelled"):
         maintenance_actions.cancel(window, author=make.author("olga"), now=now)
 
 
@@ -153,7 +154,7 @@ def test_the_end_may_be_moved_both_ways_while_it_goes_on(cluster):
     assert apply_maintenances_once(cluster, ended + HOUR / 2) == 4
 
     assert [one.why for one in told("maintenance.end_changed")] == ["late", ""]
-    with pytest.raises(MaintenanceError, match="already over"):
+    with pytest.raises(StateConflict, match="already over"):
         maintenance_actions.change_maintenance_end(
             window, ended + 9 * HOUR, author=make.author("olga"), now=ended + HOUR
         )
@@ -211,7 +212,7 @@ def test_mode_of_a_maintenance_decides_about_running_jobs(cluster):
 def test_maintenance_of_an_undriven_cluster_lets_jobs_finish(cluster):
     make.cluster(mode="advise")
     cluster.refresh_from_db()
-    with pytest.raises(MaintenanceError, match="is not driven by Acme") as error:
+    with pytest.raises(InvalidField, match="is not driven by Acme") as error:
         declare(cluster, mode=DrainMode.NOW)
     assert error.value.field == "mode"
     window = declare(cluster)
@@ -221,7 +222,7 @@ def test_maintenance_of_an_undriven_cluster_lets_jobs_finish(cluster):
 def test_observed_cluster_has_no_maintenance(cluster):
     make.cluster(mode="observe")
     cluster.refresh_from_db()
-    with pytest.raises(MaintenanceError, match="in mode observe"):
+    with pytest.raises(InvalidField, match="in mode observe"):
         declare(cluster)
 
 
@@ -241,7 +242,7 @@ def test_observed_cluster_has_no_maintenance(cluster):
     ],
 )
 def test_invalid_maintenance_is_refused_with_its_field(cluster, asked, field, why):
-    with pytest.raises(MaintenanceError, match=why) as error:
+    with pytest.raises(InvalidField, match=why) as error:
         declare(cluster, **asked)
     assert error.value.field == field
     assert not Maintenance.objects.exists()
@@ -250,7 +251,7 @@ def test_invalid_maintenance_is_refused_with_its_field(cluster, asked, field, wh
 
 def test_second_maintenance_with_the_same_name_is_refused(cluster):
     window = declare(cluster)
-    with pytest.raises(MaintenanceError, match="is already used by another maintenance"):
+    with pytest.raises(InvalidField, match="is already used by another maintenance"):
         declare(cluster)
     maintenance_actions.cancel(window, author=make.author("olga"), now=clock.now())
     apply_maintenances_once(cluster, clock.now())

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import nodes as node_actions
-from jobs.actions.nodes import NodeError
 from jobs.core.lifecycle import State
 from jobs.models import ClusterCommand, Event, Job, Node, clock
 from scheduling.backends.base import OutcomeUnknown, RequestRejected
@@ -158,7 +158,7 @@ def test_node_under_test_gets_no_jobs_and_the_test_is_not_a_job(cluster, slurm, 
 def test_untestable_node_is_refused_with_a_reason(node, spoil, why):
     spoil(node)
 
-    with pytest.raises(NodeError, match=why):
+    with pytest.raises(StateConflict, match=why):
         ask(node)
 
 
@@ -167,7 +167,7 @@ def test_a_node_on_which_jobs_still_run_is_not_tested(cluster):
     row = Node.objects.select_related("cluster").get(name="seren-002")
     node_actions.drain(row, author=make.LOOP, why="x", now=clock.now())
 
-    with pytest.raises(NodeError, match="1 job still runs on seren-002"):
+    with pytest.raises(StateConflict, match="1 job still runs on seren-002"):
         ask(row)
 
 

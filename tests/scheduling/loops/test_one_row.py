@@ -5,23 +5,17 @@ from __future__ import annotations
 import pytest
 from django.db import DatabaseError
 
-from failures.actions.incidents import FailureStateConflict
-from jobs.actions.jobs import JobError, JobStateChanged
-from jobs.actions.nodes import NodeError
+from acmeweb.common.errors import InvalidField, StateConflict, TimeLimitExceeded
 from jobs.actions.one_row import skip_row_on_error
-from jobs.core.parsing import InvalidField
-from jobs.core.turn_errors import TimeLimitExceeded
 from jobs.logs.storage import StorageUnresponsive
 from scheduling.backends.base import ClusterUnreachable, EvictionRefused, OutcomeUnknown, RequestRejected
-from scheduling.evaluation.actions.campaigns import CampaignStateConflict
 from scheduling.loops.turn import LeaseLost
-from scheduling.power.actions.sleeps import SleepError
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        JobError("x"),
+        StateConflict("x"),
         DatabaseError("x"),
         RequestRejected("x"),
         InvalidField("cluster", "x"),
@@ -43,12 +37,8 @@ def test_an_error_in_one_row_is_logged_with_its_name_and_the_next_row_is_process
 @pytest.mark.parametrize(
     "error",
     [
-        JobStateChanged("x"),
-        NodeError("x"),
+        StateConflict("x"),
         StorageUnresponsive("x"),
-        FailureStateConflict("x"),
-        CampaignStateConflict("x"),
-        SleepError("x"),
         EvictionRefused("x"),
         DatabaseError("x"),
     ],

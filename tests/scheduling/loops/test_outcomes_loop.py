@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import outcomes as outcome_actions
-from jobs.actions.stop import JobStateChanged
 from jobs.core.lifecycle import Flag, State
 from jobs.models import Allocation, Attempt, Cluster, ClusterCommand, Event, Job, clock
 from scheduling.backends.attempt_record import STARTED_BEFORE
@@ -170,7 +170,7 @@ def test_attempt_shown_again_by_the_cluster_is_not_changed(cluster, slurm, forgo
 def test_an_attempt_that_reappears_meanwhile_is_not_closed(forgotten):
     Attempt.objects.update(missing_since=None)
 
-    with pytest.raises(JobStateChanged):
+    with pytest.raises(StateConflict):
         outcome_actions.mark_outcome_unknown(forgotten, "why", missing_since=forgotten.missing_since, author=make.LOOP)
 
 
@@ -215,7 +215,7 @@ def test_an_unknown_outcome_holds_the_job_and_frees_its_gpus(unknown):
 
 
 def test_an_unknown_outcome_is_not_released_like_a_hold(unknown):
-    with pytest.raises(JobStateChanged, match="may have succeeded"):
+    with pytest.raises(StateConflict, match="may have succeeded"):
         job_actions.release(unknown, author=make.author())
 
 
@@ -246,7 +246,7 @@ def test_user_restarts_a_job_with_unknown_outcome(unknown):
 def test_an_outcome_is_recorded_once(unknown):
     outcome_actions.mark_succeeded(unknown, author=make.author())
 
-    with pytest.raises(JobStateChanged):
+    with pytest.raises(StateConflict):
         outcome_actions.run_again(unknown, author=make.author())
 
 

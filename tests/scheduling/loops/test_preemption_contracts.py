@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal, progress, stop
-from jobs.actions.stop import JobStateChanged
 from jobs.core.lifecycle import Flag, State
 from jobs.core.preemption_contract import CHECKPOINT_TOLERANCE, Preemptability
 from jobs.models import Attempt, ClusterCommand, Event, Job, clock
@@ -88,7 +88,7 @@ def test_job_is_preempted_after_its_protection(cluster, borrower):
 def test_preemption_from_an_old_snapshot_is_refused(cluster, borrower):
     attempt = borrower(preempt_exempt_time="30:00")
 
-    with pytest.raises(JobStateChanged, match="It is protected from preemption for 30 min after each start"):
+    with pytest.raises(StateConflict, match="It is protected from preemption for 30 min after each start"):
         job_actions.preempt(attempt.job, author=journal.SCHEDULER, why="Others need the GPUs.")
 
     assert stop_state(attempt) == ""
@@ -104,7 +104,7 @@ def test_job_is_preempted_at_most_as_often_as_it_agreed_to(cluster, slurm, borro
     again = make.running(Job.objects.get(pk=attempt.job_id))
 
     assert standing(cluster) == Preemptability.PROTECTED
-    with pytest.raises(JobStateChanged, match="at most once a day"):
+    with pytest.raises(StateConflict, match="at most once a day"):
         job_actions.preempt(again.job, author=journal.SCHEDULER, why="Others need the GPUs.")
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=clock.now() - timedelta(hours=25))
     assert standing(cluster) == Preemptability.NOW
@@ -153,7 +153,7 @@ def test_request_is_not_repeated_by_further_turns(cluster, slurm, saving):
 
     deliver(cluster, slurm)
     assert len(slurm.signaled) == 1
-    with pytest.raises(JobStateChanged):
+    with pytest.raises(StateConflict):
         job_actions.ask_for_checkpoint(saving.job, author=journal.SCHEDULER, why="Again.")
 
 

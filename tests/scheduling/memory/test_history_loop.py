@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from jobs.actions import jobs as job_actions
 from jobs.core.attempt_end import AttemptEnd
 from jobs.core.lifecycle import State
@@ -12,7 +13,7 @@ from jobs.models import Attempt, Job, clock
 from scheduling.actions import history as history_actions
 from scheduling.actions.policies import set_policy_choice
 from scheduling.core.policy_choice import PolicyChoice
-from scheduling.engine.policies import InvalidPolicySettings, configured_policy
+from scheduling.engine.policies import configured_policy
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import AccountUsage, LearnedRunTime, RunTimeModel
@@ -269,7 +270,7 @@ def test_policy_without_the_history_it_needs_is_refused(cluster, choice, field):
     wanted = PolicyChoice(policy=choice[0], placement="consolidate", settings=choice[1])
     before = current_policy_choice(cluster)
 
-    with pytest.raises(InvalidPolicySettings, match=f"{field} orders jobs by run times.*no job has ended on seren yet"):
+    with pytest.raises(InvalidField, match=f"{field} orders jobs by run times.*no job has ended on seren yet"):
         set_policy_choice(cluster, wanted, before=before, author=make.author(), why="test")
     ran(clock.now(), since=9, hours=1, gpus_per_node=1)
     remember_ended_once(cluster, clock.now())

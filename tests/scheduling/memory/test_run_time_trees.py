@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import InvalidField
 from jobs.models import Attempt, Job, clock
 from scheduling.actions import history as history_actions
 from scheduling.core.policy_choice import PolicyChoice
-from scheduling.engine.policies import InvalidPolicySettings, configured_policy
+from scheduling.engine.policies import configured_policy
 from scheduling.loops.history import remember_ended_once
 from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
@@ -105,7 +106,7 @@ def test_policy_is_refused_without_lightgbm_and_then_uses_the_rolling_estimate(c
     assert check_for_cluster(cluster, CHOICE) is CHOICE
     monkeypatch.setitem(sys.modules, "lightgbm", None)
 
-    with pytest.raises(InvalidPolicySettings, match=r"policy: .*qssf-ml needs LightGBM: install acme"):
+    with pytest.raises(InvalidField, match=r"policy: .*qssf-ml needs LightGBM: install acme"):
         check_for_cluster(cluster, CHOICE)
     assert not train_trees_once(cluster, learned, min_jobs=10)
     job = make.job(gpus_per_node=1)

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import JobKind, NodeFlag
@@ -16,7 +17,6 @@ from scheduling.actions import policies as policy_actions
 from scheduling.core.policy_choice import PolicyChoice, check_choice, differences
 from scheduling.core.quotas import accounts, quota_uses
 from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob, WaitingJob
-from scheduling.engine.policies import InvalidPolicySettings
 from scheduling.models import RunTimeModel, TrainedTrees
 from scheduling.queries.policy_choices import current_policy_choice
 from scheduling.queries.queue_order import queue_order, queue_states, queue_view
@@ -272,7 +272,7 @@ def test_concurrent_policy_change_is_detected_by_the_database():
     before = current_policy_choice(cluster)
     make.cluster(placement="spread")
 
-    with pytest.raises(policy_actions.PolicyChangedConcurrently):
+    with pytest.raises(StateConflict):
         policy_actions.set_policy_choice(
             cluster,
             PolicyChoice(policy="easy", placement="pack", settings={}),
@@ -315,7 +315,7 @@ def test_explicit_default_is_not_a_change():
     assert differences(nothing, PolicyChoice(policy="acme", placement="pack", settings=words)) == []
     other = PolicyChoice(policy="fifo", placement="pack", settings={})
     assert differences(nothing, other)[0].name == "policy"
-    with pytest.raises(policy_actions.PolicyUnchanged):
+    with pytest.raises(StateConflict):
         policy_actions.set_policy_choice(
             Cluster.objects.get(),
             PolicyChoice(policy="acme", placement="consolidate", settings=words),
@@ -332,7 +332,7 @@ def test_explicit_default_is_not_a_change():
 def test_policies_that_cannot_drive_a_cluster_are_rejected(choice):
     policy, placement, settings = choice
 
-    with pytest.raises(InvalidPolicySettings):
+    with pytest.raises(InvalidField):
         check_choice(PolicyChoice(policy=policy, placement=placement, settings=settings))
 
 

@@ -6,10 +6,10 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
+from acmeweb.common.errors import InvalidField
 from jobs.models import Cluster, Event, Node, clock
 from scheduling.core.policy_choice import PolicyChoice
 from scheduling.engine.policies import LIVE_POLICIES
-from scheduling.engine.settings import InvalidPolicySettings
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import PowerBudget
 from scheduling.queries.policy_choices import check_for_cluster
@@ -145,7 +145,7 @@ def test_placements_that_count_no_power_and_budgets_exclude_each_other(seren):
     )
 
     PowerBudget.objects.create(cluster=seren, scope="cluster", limit_w=40_000)
-    with pytest.raises(InvalidPolicySettings, match="placement: tune does not support power budgets, and seren has"):
+    with pytest.raises(InvalidField, match="placement: tune does not support power budgets, and seren has"):
         check_for_cluster(seren, PolicyChoice(policy="fifo", placement="tune", settings={}))
 
 

@@ -8,8 +8,9 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from acmeweb.common.errors import InvalidInput
 from jobs.models import EnergyPrice
-from scheduling.power.rules.price_file import InvalidPrices, read_prices
+from scheduling.power.rules.price_file import read_prices
 from tests import make
 
 
@@ -51,7 +52,7 @@ def test_prices_are_stored_by_hour_and_replaced_by_the_next_file(db, tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_file_is_refused_with_file_and_line(lines, sentence):
-    with pytest.raises(InvalidPrices) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read_prices(lines, "p.csv")
 
     assert str(refused.value) == sentence

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField
 from scheduling.engine.cluster import NodeView, ResourceRequest
 from scheduling.engine.engine import Engine
 from scheduling.engine.job import EngineJob, RequestGroup
-from scheduling.engine.policies import POLICY_RULES, InvalidPolicySettings
+from scheduling.engine.policies import POLICY_RULES
 from scheduling.engine.resources import NodeResources
 from scheduling.research.queue.chronus import ChronusRules, LeasePlan
 from scheduling.whatif.replay.kernel import Arrivals, replay
@@ -89,7 +90,7 @@ def test_length_of_a_lease_is_a_setting():
     jobs = [(0, 6000, 4, NEVER), (600, 1000, 4, 60_000)]
 
     assert replayed(ChronusRules.of({"lease_s": 3600}), jobs) == [7000, 4600]
-    with pytest.raises(InvalidPolicySettings, match="lease_s: 0 is not a number above 0"):
+    with pytest.raises(InvalidField, match="lease_s: 0 is not a number above 0"):
         ChronusRules.of({"lease_s": 0})
 
 

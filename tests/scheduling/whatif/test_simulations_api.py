@@ -5,16 +5,12 @@ from datetime import timedelta
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
+from acmeweb.common.errors import StateConflict
 from jobs.actions.journal import Author
 from jobs.models import Cluster, Event, Job, TeamRole, TokenScope, clock
 from scheduling.models import WORKER_SILENCE_LIMIT, Simulation, SimulationState
 from scheduling.whatif.actions import simulations as simulation_actions
-from scheduling.whatif.actions.simulations import (
-    MAX_SIMULATION_TRIES,
-    MAX_UNFINISHED_PER_USER,
-    SimulationStateConflict,
-    TooManySimulations,
-)
+from scheduling.whatif.actions.simulations import MAX_SIMULATION_TRIES, MAX_UNFINISHED_PER_USER
 from scheduling.whatif.loops import delete_old_simulations, has_free_simulation, run_simulation_once
 from scheduling.whatif.reads.traces import history_trace
 from tests.jobs.api import api_make as make
@@ -343,7 +339,7 @@ def test_dead_worker_is_replaced_and_its_results_are_ignored(ada):
         lambda: simulation_actions.finish(dead, {"runs": []}, later),
         lambda: simulation_actions.fail(dead, "x", later),
     ):
-        with pytest.raises(SimulationStateConflict):
+        with pytest.raises(StateConflict):
             command()
     simulation_actions.finish(again, {"runs": []}, later)
     assert state_of(again) == SimulationState.COMPLETED
@@ -420,7 +416,7 @@ def test_too_many_simulations_are_rejected_before_writing(ada):
         make.simulation(ada.user)
     events = Event.objects.count()
 
-    with pytest.raises(TooManySimulations):
+    with pytest.raises(StateConflict):
         make.simulation(ada.user)
     assert (Simulation.objects.count(), Event.objects.count()) == (MAX_UNFINISHED_PER_USER, events)
 

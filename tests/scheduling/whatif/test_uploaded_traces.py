@@ -7,9 +7,9 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from acmeweb.common.errors import InvalidInput
 from jobs.models import Event, TeamRole, clock
 from jobs.traces.files import SNIFFED_CHARACTERS, TraceLimits, read_trace
-from jobs.traces.trace import BadTrace
 from scheduling.models import Simulation, SimulationState, UploadedTrace
 from scheduling.whatif.actions import traces as trace_actions
 from scheduling.whatif.loops import delete_old_simulations, run_simulation_once
@@ -131,21 +131,21 @@ def test_file_that_unpacks_too_large_is_rejected_while_reading(tmp_path):
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(b"0" * (8 << 20)))
 
-    with pytest.raises(BadTrace, match="unpacks to more than the 1 MiB allowed"):
+    with pytest.raises(InvalidInput, match="unpacks to more than the 1 MiB allowed"):
         read_trace(bomb, limits=TraceLimits(jobs=10, unpacked_bytes=1 << 20))
 
 
 def test_lines_that_are_not_jobs_count_towards_the_limit(tmp_path):
     (tmp_path / "long.csv").write_text(HEADER + "0,,,,1,1,1,1,\n" * (SNIFFED_CHARACTERS + 31))
 
-    with pytest.raises(BadTrace, match="more lines than the 29 jobs allowed"):
+    with pytest.raises(InvalidInput, match="more lines than the 29 jobs allowed"):
         read_trace(tmp_path / "long.csv", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
 
 
 def test_json_has_a_lower_size_limit(tmp_path):
     (tmp_path / "jobs.json").write_text("[" + " " * 2000 + "]")
 
-    with pytest.raises(BadTrace, match="Convert it to CSV"):
+    with pytest.raises(InvalidInput, match="Convert it to CSV"):
         read_trace(tmp_path / "jobs.json", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20, json_characters=1000))
 
 
@@ -173,7 +173,7 @@ def test_invalid_characters_are_removed_on_upload(people, name, content):
 def test_trace_with_too_many_jobs_is_rejected(tmp_path):
     (tmp_path / "long.csv").write_text(ROWS)
 
-    with pytest.raises(BadTrace, match="has 30 jobs, more than the 29 allowed"):
+    with pytest.raises(InvalidInput, match="has 30 jobs, more than the 29 allowed"):
         read_trace(tmp_path / "long.csv", limits=TraceLimits(jobs=29, unpacked_bytes=1 << 20))
 
 

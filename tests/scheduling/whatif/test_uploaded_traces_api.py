@@ -6,7 +6,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from acmeweb import api_root
-from jobs.core.parsing import InvalidField
+from acmeweb.common.errors import InvalidField
 from jobs.models import TeamRole, TokenScope, clock
 from scheduling.models import UploadedTrace
 from scheduling.whatif.loops import run_simulation_once

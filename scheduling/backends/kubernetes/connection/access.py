@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.cluster_kinds import KUBERNETES_EXAMPLE
 
 from ...base import ClusterUnreachable
-from .kubeconfig import BadKubeconfig, ClusterAccess, Secret, parse_kubeconfig
+from .kubeconfig import ClusterAccess, Secret, parse_kubeconfig
 
 SCHEME = "kubernetes://"
 IN_CLUSTER = "in-cluster"
@@ -117,7 +118,7 @@ def load_connection(
     text = _read(address.kubeconfig, read_file)
     try:
         access = parse_kubeconfig(text, address.context)
-    except BadKubeconfig as error:
+    except InvalidInput as error:
         raise ClusterUnreachable(f"{address.kubeconfig} {error}") from None
     folder = os.path.dirname(address.kubeconfig)
     connection = _connection(access, lambda path: _read(os.path.join(folder, path), read_file))

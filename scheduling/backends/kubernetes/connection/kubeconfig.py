@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from acmeweb.common.errors import InvalidInput
+
 from ..fields import NOTHING, mapping_at, mappings_at
 
 MAX_ENTRIES = 1000
@@ -32,10 +34,6 @@ REFUSED_IN_CLUSTER = {
     "insecure-skip-tls-verify": "insecure-skip-tls-verify is not supported; add the cluster's CA instead",
     "proxy-url": "proxy-url is not supported; enter an address that this machine reaches directly",
 }
-
-
-class BadKubeconfig(ValueError):
-    """The message is a sentence without subject and period, as for a field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +64,11 @@ class ClusterAccess:
 
 @lru_cache(maxsize=64)  # the file is read for each look at a cluster, and YAML takes 20 ms
 def parse_kubeconfig(text: str, context: str = "") -> ClusterAccess:
-    """The access that this context describes; empty: the current one. Raises BadKubeconfig."""
+    """The access that this context describes; empty: the current one. Raises InvalidInput."""
     config = _load_yaml(text)
     name = context or config.get("current-context")
     if not isinstance(name, str) or not name:
-        raise BadKubeconfig("has no current-context; add ?context=NAME to the address")
+        raise InvalidInput("has no current-context; add ?context=NAME to the address")
     chosen = _entry_by_name(config, "contexts", "context", name)
     cluster = _entry_by_name(config, "clusters", "cluster", chosen.get("cluster"))
     user = _entry_by_name(config, "users", "user", chosen["user"]) if chosen.get("user") else NOTHING
@@ -90,9 +88,9 @@ def _load_yaml(text: str) -> Mapping[str, Any]:
     try:
         config = yaml.load(text, Loader=_PlainLoader)  # noqa: S506  a subclass of SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError):
-        raise BadKubeconfig("is not a kubeconfig: it is not valid YAML, or it contains aliases") from None
+        raise InvalidInput("is not a kubeconfig: it is not valid YAML, or it contains aliases") from None
     if not isinstance(config, Mapping) or config.get("kind", "Config") != "Config":
-        raise BadKubeconfig("is not a kubeconfig: it must be an object of kind Config")
+        raise InvalidInput("is not a kubeconfig: it must be an object of kind Config")
     return config
 
 
@@ -110,13 +108,13 @@ def _entry_by_name(config: Mapping[str, Any], section: str, part: str, name: obj
     for entry in entries:
         if isinstance(name, str) and entry.get("name") == name:
             return mapping_at(entry, part)
-    raise BadKubeconfig(f"does not contain the {part} {str(name)[:100]!r}")
+    raise InvalidInput(f"does not contain the {part} {str(name)[:100]!r}")
 
 
 def _refuse(place: Mapping[str, Any], refused: Mapping[str, str]) -> None:
     for name in refused:
         if place.get(name):
-            raise BadKubeconfig(f"cannot be used: {refused[name]}")
+            raise InvalidInput(f"cannot be used: {refused[name]}")
 
 
 def _server(cluster: Mapping[str, Any]) -> str:
@@ -127,14 +125,14 @@ def _server(cluster: Mapping[str, Any]) -> str:
     except ValueError:
         valid = False
     if not valid or "@" in server or "?" in server or "#" in server:
-        raise BadKubeconfig("has a server that is not an address such as https://host:6443")
+        raise InvalidInput("has a server that is not an address such as https://host:6443")
     return server
 
 
 def _text(place: Mapping[str, Any], name: str) -> str:
     value = place.get(name, "")
     if not isinstance(value, str) or any(map(_is_control, value)):
-        raise BadKubeconfig(f"has an invalid {name}: it must be one line of text")
+        raise InvalidInput(f"has an invalid {name}: it must be one line of text")
     return value
 
 
@@ -149,7 +147,7 @@ def _secret(place: Mapping[str, Any], data: str, path: str, *, encoded: bool = F
         try:
             value = base64.b64decode(value, validate=True).decode("ascii")
         except (binascii.Error, ValueError):
-            raise BadKubeconfig(f"has an invalid {data}: it must be base64") from None
+            raise InvalidInput(f"has an invalid {data}: it must be base64") from None
     return Secret(value=value) if value else Secret(path=_text(place, path))
 
 

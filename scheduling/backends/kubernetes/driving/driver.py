@@ -19,7 +19,7 @@ from jobs.core.lifecycle import NodeFlag, State
 
 from ...base import BackendError, EvictionRefused, RequestRejected, SubmitRequest
 from ..api_client import MERGE_PATCH, ApiClient
-from ..api_errors import NOT_FOUND, CommandRefused, DisruptionForbidden
+from ..api_errors import DISRUPTION_BUDGET, NOT_FOUND, CommandRefused
 from ..attempts import OwnAttempt, attempt_end, running_pods
 from ..changes import ChangeReader
 from ..ends import PodEnd
@@ -331,9 +331,9 @@ def evict_pod(api: ApiClient, pod: Pod, version: str, deadline: RequestDeadline)
     body["deleteOptions"] = {"preconditions": {"uid": pod.uid}}
     try:
         api.command("POST", path, deadline, body)
-    except DisruptionForbidden as error:
-        raise EvictionRefused(f"pod {pod.namespace}/{pod.name} may not be evicted now: {error}") from None
     except CommandRefused as error:
+        if error.reason == DISRUPTION_BUDGET:
+            raise EvictionRefused(f"pod {pod.namespace}/{pod.name} may not be evicted now: {error}") from None
         if error.status != NOT_FOUND:
             raise
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from acmeweb.common.errors import MalformedResponse
 from acmeweb.common.http_client import RequestDeadline
 from jobs.core.gpu_shares import whole_gpus
 
 from ...base import BackendError, ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected, SubmitRequest
 from ..api_client import ApiClient
 from ..api_errors import ALREADY_EXISTS, CONFLICT, NOT_FOUND, CommandRefused
-from ..fields import MalformedObject, require_text, text_at, texts_at
+from ..fields import require_text, text_at, texts_at
 from ..following import ClusterFollower
 from ..nodes import NodeReport
 from ..ownership import INSTALLATION_LABEL, KEY_LABEL
@@ -177,7 +178,7 @@ def _created(server: str, collection: str, answer: Mapping[str, Any]) -> Created
     try:
         uid = require_text(answer, "metadata", "uid")
         require_text(answer, "metadata", "name")
-    except MalformedObject as error:
+    except MalformedResponse as error:
         raise OutcomeUnknown(f"{server} accepted a submission with an invalid response: {error}") from None
     version = text_at(answer, "metadata", "resourceVersion")
     return CreatedOwner(uid=uid, version=version, collection=collection, body=answer)
@@ -186,7 +187,7 @@ def _created(server: str, collection: str, answer: Mapping[str, Any]) -> Created
 def dependents(owner: Mapping[str, Any]) -> list[NewObject]:
     try:
         return dependent_objects(owner)
-    except MalformedObject:
+    except MalformedResponse:
         return []
 
 

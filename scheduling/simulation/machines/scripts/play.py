@@ -19,6 +19,7 @@ from random import Random
 from signal import SIGUSR1, Signals
 from typing import Protocol
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.lifecycle import JobKind, State
 from scheduling.simulation.machines.failure_reasons import (
     HOST_OOM,
@@ -109,10 +110,6 @@ class SimulatedRun:
         return sorted(at_s for at_s in times if 0 < at_s < inf)
 
 
-class InvalidSimHint(ValueError):
-    """A SIM_ variable that cannot be parsed; the message names it."""
-
-
 def simulate_run(job: SimulatedJob, *, seed: int, speed: float, trial_speed: float = 1.0) -> SimulatedRun:
     """The planned course of a job with the impacts of faults applied in order of time."""
     play = _run_without_faults(job, seed=seed, speed=speed, trial_speed=trial_speed)
@@ -196,7 +193,7 @@ def _apply_impact(play: SimulatedRun, blow: FaultImpact, at_s: float, began_at: 
 
 
 def check_hints(environment: Mapping[str, str]) -> None:
-    """Raise InvalidSimHint for an invalid SIM_ variable, before the job is accepted."""
+    """Raise InvalidInput for an invalid SIM_ variable, before the job is accepted."""
     _parse_duration_hint(environment.get("SIM_DURATION_S", ""))
     for hint in filter(None, environment.get("SIM_END", "").split(",")):
         _parse_end_hint(hint)
@@ -220,7 +217,7 @@ def _parse_duration_hint(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < inf:
-        raise InvalidSimHint(f"SIM_DURATION_S: {text!r:.40} is not a number of seconds")
+        raise InvalidInput(f"SIM_DURATION_S: {text!r:.40} is not a number of seconds")
     return seconds
 
 
@@ -236,7 +233,7 @@ def _parse_end_hint(text: str) -> tuple[State, ProcessExit, str]:
     if word in (State.COMPLETED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.TIMEOUT) and not rest:
         state = State(word)
         return state, EXIT_OF_END.get(state, ProcessExit()), CAUSE_OF_END.get(state, "")
-    raise InvalidSimHint(
+    raise InvalidInput(
         f"SIM_END: {text!r:.40} is not a valid end. Examples: COMPLETED, FAILED:1:{next(iter(REASONS_BY_NAME))}"
     )
 
@@ -399,7 +396,7 @@ class SimulatedExecutor:
         """A job's course. If its hints are invalid, they are ignored."""
         try:
             return self._simulate_job(job)
-        except InvalidSimHint:
+        except InvalidInput:
             plain = {k: v for k, v in job.request.environment.items() if not k.startswith("SIM_")}
             return self._simulate_job(_with_environment(job, plain))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidInput
 from jobs.traces.cells import parse_time
 from jobs.traces.csv_table import CsvTable
 from scheduling.power.rules.awake_nodes import STEP_S, NodeSeries
@@ -20,12 +21,8 @@ LAST_TIME_S = 253_402_300_799.0  # the end of the year 9999
 NodeRow = tuple[float, int, int]
 
 
-class InvalidSeries(ValueError):
-    """A sentence with the file, and the line if there is one."""
-
-
 def read_series(lines: Iterable[str], source: str) -> NodeSeries:
-    """Return the series of a CSV file. Raises `InvalidSeries`."""
+    """Return the series of a CSV file. Raises `InvalidInput`."""
     steps: list[int] = []
     active: list[int] = []
     total: list[int] = []
@@ -40,7 +37,7 @@ def read_series(lines: Iterable[str], source: str) -> NodeSeries:
             active.append(busy)
             total.append(nodes)
     if not rows:
-        raise InvalidSeries(f"{source}: the file has no rows below its header.")
+        raise InvalidInput(f"{source}: the file has no rows below its header.")
     columns = (np.array(column, dtype=np.int64) for column in (steps, active, total))
     return NodeSeries(**dict(zip(("steps", "active", "total"), columns, strict=True)), rows=rows)
 
@@ -53,13 +50,13 @@ def _rows(lines: Iterable[str], source: str) -> Iterator[NodeRow]:
             if row[0] < last_s:
                 raise ValueError(f"time {cells['time'][:40]!r} is before the time of the line above")
         except ValueError as error:
-            raise InvalidSeries(f"{where}: {error}.") from None
+            raise InvalidInput(f"{where}: {error}.") from None
         last_s = row[0]
         yield row
 
 
-def _invalid(text: str) -> InvalidSeries:
-    return InvalidSeries(f"{text}.")
+def _invalid(text: str) -> InvalidInput:
+    return InvalidInput(f"{text}.")
 
 
 def _parse_row(cells: Mapping[str, str]) -> NodeRow:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidField
 from jobs.traces.trace import Floats
 from scheduling.power.rules.awake_nodes import STEP_S, NodeSeries, ReserveSettings, nodes_needed, recent_maximum
 from scheduling.power.rules.caps import LOW_PRIORITY_KINDS
@@ -20,14 +21,10 @@ from scheduling.whatif.replay.run import PolicyRun
 from scheduling.whatif.replay.usage_over_time import MAX_SERIES_POINTS
 
 
-class PowerUnavailable(ValueError):
-    """A sentence for the caller."""
-
-
 def power_figures(run: PolicyRun, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The figures from the first start to the last end; sleeping saves energy, peak and cost are those without it.
 
-    Raises `PowerUnavailable` if jobs were stopped, because a run does not say when they ran.
+    Raises `InvalidField` if jobs were stopped, because a run does not say when they ran.
     """
     setting, fleet = run.setting.power, run.setting.power_fleet
     assert setting is not None
@@ -90,11 +87,11 @@ def active_node_series(changes: Floats, nodes: int) -> NodeSeries:
 
 def power_jobs(run: PolicyRun) -> PowerJobs:
     """The jobs that ran, in order of their starts, as a schedule for `budget_run`. The run must have the power of its
-    jobs (`ReplaySetting.power`). Raise PowerUnavailable if jobs were stopped.
+    jobs (`ReplaySetting.power`). Raise InvalidField if jobs were stopped.
     """
     assert run.power is not None
     if run.stops.any():
-        raise PowerUnavailable(f"policy: {run.policy} stopped jobs. Use one without preemption, such as fifo-skip.")
+        raise InvalidField("policy", f"{run.policy} stopped jobs. Use one without preemption, such as fifo-skip.")
     ran = np.flatnonzero(np.isfinite(run.ended_s))
     rows = ran[np.argsort(run.started_s[ran], kind="stable")]
     trace = run.trace.rows(rows)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.power.rules.awake_nodes import (
     STEP_S,
     STEPS_PER_DAY,
@@ -50,10 +51,6 @@ class StudySettings:
     forecast: str = "best"  # or RECENT or TREES
 
 
-class StudyUnavailable(ValueError):
-    """A sentence for the caller."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Division:
     """Positions in the series at which the choice days and the test days begin."""
@@ -68,7 +65,7 @@ def divide(series: NodeSeries, test_days: int | None) -> Division:
     days, starts = np.unique(series.dates, return_index=True)
     count = test_days if test_days is not None else max(1, int(np.ceil(TEST_SHARE * len(days))))
     if count > len(days):
-        raise StudyUnavailable(f"test-days: {count} is more than the {len(days)} days of the series.")
+        raise InvalidInput(f"test-days: {count} is more than the {len(days)} days of the series.")
     before = len(days) - count
     test = int(starts[before])
     return Division(choice=int(starts[max(0, before - CHOICE_DAYS)]) if before else test, test=test, end=len(series))
@@ -120,9 +117,9 @@ def _forecasts(
 def _can_train(series: NodeSeries, parts: Division, *, required: bool) -> bool:
     enough = parts.choice >= demand_trees.MIN_TRAINING_DAYS * STEPS_PER_DAY
     if required and not demand_trees.is_installed():
-        raise StudyUnavailable("forecast: trees need LightGBM: install acme[prediction].")
+        raise InvalidInput("forecast: trees need LightGBM: install acme[prediction].")
     if required and not enough:
-        raise StudyUnavailable(
+        raise InvalidInput(
             f"forecast: trees need {demand_trees.MIN_TRAINING_DAYS} days before the choice days; the series has "
             f"{parts.choice // STEPS_PER_DAY}."
         )

@@ -5,9 +5,10 @@ import base64
 import pytest
 import yaml
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.kubernetes.connection.access import KubernetesAddress, load_connection
-from scheduling.backends.kubernetes.connection.kubeconfig import BadKubeconfig, Secret, parse_kubeconfig
+from scheduling.backends.kubernetes.connection.kubeconfig import Secret, parse_kubeconfig
 
 
 def config(user=None, cluster=None, **more):
@@ -50,7 +51,7 @@ def test_context_may_be_chosen():
     text = config(contexts=[{"name": "other", "context": {"cluster": "k"}}])
 
     assert parse_kubeconfig(text, "other").token == Secret()
-    with pytest.raises(BadKubeconfig, match="does not contain the context 'c'"):
+    with pytest.raises(InvalidInput, match="does not contain the context 'c'"):
         parse_kubeconfig(text)
 
 
@@ -76,7 +77,7 @@ def test_context_may_be_chosen():
     ],
 )
 def test_unsupported_kubeconfig_is_refused_with_one_sentence(user, cluster, message):
-    with pytest.raises(BadKubeconfig, match=message) as refused:
+    with pytest.raises(InvalidInput, match=message) as refused:
         parse_kubeconfig(config(user, cluster))
 
     assert "\n" not in str(refused.value)
@@ -88,7 +89,7 @@ def test_unsupported_kubeconfig_is_refused_with_one_sentence(user, cluster, mess
     ids=["empty", "a token", "a list", "broken", "aliases", "another kind", "nested"],
 )
 def test_other_file_is_refused_without_showing_its_content(text):
-    with pytest.raises(BadKubeconfig) as refused:
+    with pytest.raises(InvalidInput) as refused:
         parse_kubeconfig(text)
 
     assert "seren-token-value" not in str(refused.value)

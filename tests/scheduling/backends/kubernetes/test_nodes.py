@@ -2,8 +2,8 @@
 
 import pytest
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import NodeFlag, NodeState
-from scheduling.backends.kubernetes.fields import MalformedObject
 from scheduling.backends.kubernetes.nodes import backend_node, read_node
 from scheduling.backends.kubernetes.ownership import KEY_LABEL, OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
@@ -127,7 +127,7 @@ def test_node_without_a_usable_name_cannot_be_read(name):
     item = node()
     item["metadata"]["name"] = name
 
-    with pytest.raises(MalformedObject, match=r"metadata\.name"):
+    with pytest.raises(MalformedResponse, match=r"metadata\.name"):
         read_node(item)
 
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.cluster_kinds import PodLimits
 from scheduling.backends.attempt_record import RECORD_VARIABLE
 from scheduling.backends.base import RequestRejected, SubmitRequest
-from scheduling.backends.kubernetes.fields import MalformedObject
 from scheduling.backends.kubernetes.pod_objects import (
     ApiFeatures,
     Shape,
@@ -292,7 +292,7 @@ def test_nothing_follows_where_controllers_create_all(nodes, features):
 def test_object_without_identity_creates_nothing(change):
     owner = {**stored(owner_object(request(), SIMPLE, OLD)), **change}
 
-    with pytest.raises(MalformedObject):
+    with pytest.raises(MalformedResponse):
         dependent_objects(owner)
 
 

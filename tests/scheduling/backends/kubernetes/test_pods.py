@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from acmeweb.common.errors import MalformedResponse
 from jobs.core.lifecycle import State
-from scheduling.backends.kubernetes.fields import MalformedObject
 from scheduling.backends.kubernetes.ownership import OwnerMapping
 from scheduling.backends.kubernetes.pods import read_pod
 from tests.scheduling.backends.kubernetes.objects import FINISHED, condition, ended_pod, pod
@@ -132,7 +132,7 @@ def test_pod_without_an_identity_cannot_be_read(field):
     item = pod()
     del item["metadata"][field]
 
-    with pytest.raises(MalformedObject, match=f"metadata.{field} is missing"):
+    with pytest.raises(MalformedResponse, match=f"metadata.{field} is missing"):
         read(item)
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from acmeweb.common.errors import StateConflict
 from failures.models import Incident
 from jobs.actions import nodes as node_actions
 from jobs.core.lifecycle import NodeFlag, NodeState, State
@@ -19,7 +20,7 @@ from scheduling.loops.observe.sync import sync_cluster_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.actions import sleeps as sleep_actions
-from scheduling.power.actions.sleeps import SLEEPER, SleepError
+from scheduling.power.actions.sleeps import SLEEPER
 from scheduling.power.loops.sleep import clusters_with_sleep, delete_old_sleeps, manage_sleep_once
 from scheduling.power.reads import sleeps as node_sleeps
 from scheduling.queries import snapshot
@@ -148,7 +149,7 @@ def test_approved_proposal_sleeps_and_a_declined_one_is_not_proposed_again(clust
         "seren-004": "proposed",
     }
     assert sleep_of("seren-001").requested_by == "olga"
-    with pytest.raises(SleepError, match="not proposed"):
+    with pytest.raises(StateConflict, match="not proposed"):
         sleep_actions.approve(sleep_of("seren-001"), author=operator, now=times.now)
 
 

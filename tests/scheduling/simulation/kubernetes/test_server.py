@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from scheduling.simulation.kubernetes.objects import seconds_of
-from scheduling.simulation.kubernetes.options import InvalidOption, parse_options
+from scheduling.simulation.kubernetes.options import parse_options
 from scheduling.simulation.machines.effects import EffectsFile, PendingEffects
 from scheduling.simulation.machines.values import SimulatedJob, SimulatedJobRequest
 from tests.chaos.effects import FILE_NAME, read_effects
@@ -429,7 +429,7 @@ def test_second_server_on_the_same_state_does_not_start(cluster):
     ids=str,
 )
 def test_invalid_option_is_explained(arguments, message):
-    with pytest.raises(InvalidOption, match=message):
+    with pytest.raises(SystemExit, match=message):
         parse_options(["--state", "/tmp/x", "--port", "0", *arguments])
 
 

@@ -8,11 +8,12 @@ from math import inf
 
 import pytest
 
+from acmeweb.common.errors import InvalidInput
 from jobs.core.lifecycle import State
 from scheduling.simulation.machines.failure_reasons import REASON_NAMES
 from scheduling.simulation.machines.faults import FaultImpact, FaultKind
 from scheduling.simulation.machines.scripts.job_output import lines_until, plan_log
-from scheduling.simulation.machines.scripts.play import InvalidSimHint, check_hints, simulate_run
+from scheduling.simulation.machines.scripts.play import check_hints, simulate_run
 from scheduling.simulation.machines.values import SimulatedJob, SpeedChange
 
 from .make import NODES, NOW, request
@@ -68,7 +69,7 @@ def test_job_with_the_end_timeout_never_ends_by_itself():
     ],
 )
 def test_invalid_hint_is_rejected_with_its_name(name, value):
-    with pytest.raises(InvalidSimHint, match=name):
+    with pytest.raises(InvalidInput, match=name):
         check_hints({name: value})
 
 

@@ -9,17 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmeweb.common.errors import InvalidField, InvalidInput
 from scheduling.whatif.replay import fairness, plots, report, run_time_errors
 from scheduling.whatif.replay.gpu_hours import gpu_hours
 from scheduling.whatif.replay.kernel import Outage
-from scheduling.whatif.replay.outages import FaultRates, InvalidFaultRates, RandomOutages
+from scheduling.whatif.replay.outages import FaultRates, RandomOutages
 from scheduling.whatif.replay.policies import REPLAY_POLICIES
-from scheduling.whatif.replay.requests import (
-    InvalidReplaySetting,
-    parse_policies,
-    parse_virtual_clusters,
-    replay_setting,
-)
+from scheduling.whatif.replay.requests import parse_policies, parse_virtual_clusters, replay_setting
 from scheduling.whatif.replay.run import ReplaySetting, run_policy
 from tests.properties import examples
 from tests.scheduling.whatif.replay.replaying import COUNT, SMALL, job_lists, trace, watched
@@ -134,7 +130,7 @@ def test_nodes_fail_at_the_given_rate():
     ],
 )
 def test_invalid_rates_are_rejected(text, sentence):
-    with pytest.raises(InvalidFaultRates, match=sentence):
+    with pytest.raises(InvalidField, match=sentence):
         FaultRates.parse(text)
 
 
@@ -262,7 +258,7 @@ def test_all_jobs_end_with_arbitrarily_wrong_estimates(policy, jobs, seed):
     ],
 )
 def test_invalid_setting_is_rejected_by_field(given, field):
-    with pytest.raises(InvalidReplaySetting) as refused:
+    with pytest.raises(InvalidField) as refused:
         replay_setting(**given)
 
     assert refused.value.field == field
@@ -285,7 +281,7 @@ def test_duplicate_policies_are_removed():
     ],
 )
 def test_invalid_virtual_cluster_table_is_rejected_by_line(rows, why):
-    with pytest.raises(InvalidReplaySetting, match=why):
+    with pytest.raises(InvalidField, match=why):
         parse_virtual_clusters(["vc,nodes\n", *(f"{row}\n" for row in rows)], "vcs.csv")
 
 
@@ -322,7 +318,7 @@ def test_invalid_plot_directory_is_rejected_before_the_replay(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(plots.PlotsUnavailable, match="plots: "):
+    with pytest.raises(InvalidInput, match="plots: "):
         plots.check_plots(str(tmp_path / "file/dir"))
 
 

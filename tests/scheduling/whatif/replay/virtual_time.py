@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from acmeweb.common.errors import InvalidField
 from jobs.models import clock
 from jobs.traces.trace import Trace
 from scheduling.engine.engine import whole_second
@@ -21,7 +22,6 @@ from scheduling.loops.run_time_trees import train_trees_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.queries import snapshot
 from scheduling.whatif.replay.as_live import StartRecord
-from scheduling.whatif.replay.requests import InvalidReplaySetting
 from scheduling.whatif.replay.run import ReplaySetting
 from tests.scheduling.whatif.replay.temporary_tables import temporary_tables
 from tests.scheduling.whatif.replay.virtual_cluster import StartedAttempt, VirtualCluster, virtual_datetime
@@ -57,7 +57,7 @@ class _Drive:
         while self._ends or self._next_row < len(self._submit_s):
             now = self._next_time()
             if now >= self._real_now_s:
-                raise InvalidReplaySetting("door", "the trace takes too many years for a virtual cluster")
+                raise InvalidField("door", "the trace takes too many years for a virtual cluster")
             if self._end_jobs(now):
                 remember_ended_once(self._virtual.cluster, virtual_datetime(now))
             if self._submit_jobs(now) and self._trains:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
 
+from acmeweb.common.errors import InvalidInput
 from scheduling.power.rules.awake_nodes import NodeSeries, ReserveSettings, nodes_needed, recent_maximum
-from scheduling.whatif.replay.power.node_series import InvalidSeries, read_series
+from scheduling.whatif.replay.power.node_series import read_series
 from scheduling.whatif.replay.power.sleep_study import StudySettings, simple_rule, sleep_study
 from scheduling.whatif.replay.power.sleeping_nodes import SleepLimits, run_fleet
 
@@ -98,7 +99,7 @@ def test_columns_may_have_any_order_and_times_may_be_unix_seconds():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_unreadable_series_is_refused_with_file_and_line(lines, sentence):
-    with pytest.raises(InvalidSeries) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read_series(lines, "f.csv")
 
     assert str(refused.value) == sentence
