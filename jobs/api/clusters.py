@@ -27,9 +27,14 @@ NAME_ORDERINGS = {"name": keyset.SortColumn(column="name"), "id": keyset.SORT_BY
 CONNECTION_PERMISSIONS = ("jobs.operate_cluster", "jobs.add_cluster", "jobs.change_cluster")
 
 
+def find_cluster(name: str) -> Cluster:
+    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
+    return row
+
+
 def visible_cluster(name: str, caller: Caller) -> Cluster:
     """The cluster, prepared for CLUSTER_DETAIL: connection settings are shown only with a cluster permission."""
-    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
+    row = find_cluster(name)
     row.shows_connection = caller.may(*CONNECTION_PERMISSIONS)  # type: ignore[attr-defined]
     return row
 
@@ -101,8 +106,9 @@ class ClusterUsageHistory(ApiEndpoint):
     def get(self, request: Any, name: str) -> Response:
         reject_unknown_params(request, "hours")
         hours = query_params.integer_param(self.query, "hours", 1, MAX_HOURS) or 24
-        cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-        series = cluster_minutes.cluster_usage_series(cluster, timedelta(hours=hours), MAX_STEPS, clock.now())
+        series = cluster_minutes.cluster_usage_series(
+            find_cluster(name), timedelta(hours=hours), MAX_STEPS, clock.now()
+        )
         return Response({"begin": json_value(series.begin), "step_s": series.step_s, **series.values})
 
 

@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from acmeweb.common.errors import InvalidField
 from jobs.actions import maintenance as maintenance_actions
 from jobs.actions.maintenance import MaintenanceRequest
-from jobs.api.clusters import visible_cluster
+from jobs.api.clusters import find_cluster, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.api.nodes import running_job_row
 from jobs.api.shapes import CLUSTER_DETAIL, RUNNING_JOB
 from jobs.core import parsing
-from jobs.models import Cluster, DrainMode, Maintenance, TokenScope, clock
+from jobs.models import DrainMode, Maintenance, TokenScope, clock
 from jobs.models.maintenance import DEFAULT_RUN_TIME
 from jobs.queries import keyset
 from jobs.rest import etags, query_params
@@ -121,11 +121,6 @@ MAINTENANCE_REASON = ResourceShape(
 )
 
 
-def _find_cluster(name: str) -> Cluster:
-    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-    return row
-
-
 def _find_maintenance(cluster: str, number: int) -> Maintenance:
     rows = Maintenance.objects.select_related("cluster").prefetch_related("nodes")
     row: Maintenance = find_or_404(rows.filter(cluster__name=cluster), "maintenance", pk=number)
@@ -161,7 +156,7 @@ class Maintenances(ActionEndpoint, ListEndpoint):
     }
 
     def rows(self, name: str) -> QuerySet[Maintenance]:
-        rows = Maintenance.objects.filter(cluster=_find_cluster(name))
+        rows = Maintenance.objects.filter(cluster=find_cluster(name))
         return rows.alias(is_open=Q(closed_at=None))
 
     def work(self, name: str) -> Response:

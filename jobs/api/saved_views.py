@@ -20,8 +20,8 @@ from jobs.rest.endpoint import (
     ActionEndpoint,
     ChangeableDetailEndpoint,
     ListEndpoint,
+    RemoveEndpoint,
     find_or_404,
-    lock_unchanged_row,
 )
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -188,19 +188,19 @@ class OneView(ChangeableDetailEndpoint):
             saved_view_actions.set_first_view(self.caller, row if values["is_first"] else None)
 
 
-class RemoveView(ActionEndpoint):
+class RemoveView(RemoveEndpoint):
     """Remove a saved view. The jobs that it shows are not affected."""
 
     tag = "Jobs"
+    shape = VIEW
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.SUBMIT, says="Remove a saved view", body=EMPTY_BODY, answer=VIEW, team=True, conflicts=True
         )
     }
 
-    def work(self, view: int) -> Response:
-        self.body({}, "the verb remove")
-        row = lock_unchanged_row(self.request, VIEW, lambda: _find_view(self.caller, view))
-        payload = VIEW.show(row)
+    def row(self, view: int) -> SavedView:
+        return _find_view(self.caller, view)
+
+    def remove(self, row: SavedView, values: dict[str, Any]) -> None:
         saved_view_actions.remove(self.caller, row, author=self.author)
-        return Response(payload)

@@ -158,6 +158,27 @@ class ChangeableDetailEndpoint(DetailEndpoint):
         raise NotImplementedError
 
 
+class RemoveEndpoint(ActionEndpoint):
+    """POST that removes one row, unless it has changed since the caller read it. Answers with the row as it was."""
+
+    shape: ClassVar[ResourceShape]
+    readers: ClassVar[dict[str, parsing.FieldReader]] = {}
+
+    def work(self, **where: Any) -> Response:
+        values = self.body(self.readers, "the verb remove")
+        row = lock_unchanged_row(self.request, self.shape, lambda: self.row(**where))
+        shown = self.shape.show(row)
+        self.remove(row, values)
+        return Response(shown)
+
+    def row(self, **where: Any) -> Any:
+        raise NotImplementedError
+
+    def remove(self, row: Any, values: dict[str, Any]) -> None:
+        """Remove the locked row."""
+        raise NotImplementedError
+
+
 def reject_unknown_params(request: Any, *known: str) -> None:
     for name in request.query_params:
         if name not in known:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseNotModified
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
-from acmeweb.common.errors import InvalidField
+from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.core.display_text import strip_control_characters
 from jobs.core.parsing import FieldReader, choice_reader, raise_invalid_field, read_timestamp, short_repr
 from jobs.models import Cluster
@@ -109,6 +110,25 @@ POSITION_READER = digits_reader(18)  # a primary key
 def posted_text(request: HttpRequest, field: str = "why") -> str:
     """Free text of a form, without control characters: PostgreSQL rejects NUL, terminals interpret the others."""
     return strip_control_characters(request.POST.get(field, "")[: 2 * MAX_TEXT_LENGTH]).strip()[:MAX_TEXT_LENGTH]
+
+
+def posted_number(request: HttpRequest, field: str, what: str) -> float:
+    """A number of a form; `what` names it in the error, with an example."""
+    text = request.POST.get(field, "").strip()
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidField(field, f"{text[:40]!r} is not {what}") from None
+
+
+def show_change(request: HttpRequest, act: Callable[[], str]) -> None:
+    """Make a change, which returns its message, and show that or why nothing was changed on the next page."""
+    try:
+        messages.success(request, act())
+    except InvalidField as error:
+        messages.error(request, f"Nothing was changed. {error}.")
+    except StateConflict as error:
+        messages.error(request, f"Nothing was changed. {error}")
 
 
 def read_cluster_name(name: str, text: str) -> str:

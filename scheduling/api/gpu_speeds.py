@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.db.models import QuerySet
@@ -10,20 +9,20 @@ from django.urls import path
 from rest_framework.response import Response
 
 from acmeweb.common.errors import InvalidField
-from jobs.api.clusters import visible_cluster
+from jobs.api.clusters import find_cluster, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.api.shapes import CLUSTER_DETAIL
 from jobs.core import parsing
-from jobs.models import Cluster, TokenScope
+from jobs.models import TokenScope
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import (
     ActionEndpoint,
     ApiEndpoint,
     ChangeableDetailEndpoint,
     ListEndpoint,
+    RemoveEndpoint,
     find_job_or_404,
     find_or_404,
-    lock_unchanged_row,
     reject_unknown_params,
 )
 from jobs.rest.permissions import EndpointRule
@@ -62,10 +61,8 @@ NEW_SPEED = ResourceShape(
 SPEED_CHANGE = ResourceShape(
     "GpuSpeedChange", {"speed": number_field(UNIT, high=MAX_SPEED), "reason": REASON}, example={"speed": 2.4}
 )
-CHANGE_READERS: dict[str, parsing.FieldReader] = {
-    "speed": parsing.number_reader(0, MAX_SPEED),
-    "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
-}
+REASON_READER: dict[str, parsing.FieldReader] = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
+CHANGE_READERS: dict[str, parsing.FieldReader] = {"speed": parsing.number_reader(0, MAX_SPEED), **REASON_READER}
 NEW_READERS: dict[str, parsing.FieldReader] = {
     **CHANGE_READERS,
     "pattern": parsing.text_reader(MAX_PATTERN_LENGTH),
@@ -100,19 +97,10 @@ JOB_SPEEDS = ResourceShape(
 )
 
 
-def _find_cluster(name: str) -> Cluster:
-    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-    return row
-
-
 def _find_speed(cluster: str, number: int) -> GpuSpeed:
     rows = GpuSpeed.objects.select_related("cluster").filter(cluster__name=cluster)
     row: GpuSpeed = find_or_404(rows, "GPU speed", pk=number)
     return row
-
-
-def _raise_conflicts(act: Callable[[], Any]) -> Any:
-    return act()
 
 
 class GpuSpeedList(ListEndpoint, ActionEndpoint):
@@ -147,7 +135,7 @@ class GpuSpeedList(ListEndpoint, ActionEndpoint):
     }
 
     def rows(self, name: str) -> QuerySet[GpuSpeed]:
-        return GpuSpeed.objects.filter(cluster=_find_cluster(name))
+        return GpuSpeed.objects.filter(cluster=find_cluster(name))
 
     def work(self, name: str) -> Response:
         cluster = visible_cluster(name, self.caller)
@@ -157,7 +145,7 @@ class GpuSpeedList(ListEndpoint, ActionEndpoint):
             if field not in values:
                 raise InvalidField(field, "is required")
         why = values.pop("reason", "")
-        added = _raise_conflicts(lambda: speed_actions.add(cluster, author=self.author, why=why, **values))
+        added = speed_actions.add(cluster, author=self.author, why=why, **values)
         address = self.request.build_absolute_uri(f"{self.request.path}{added.pk}/")
         shown = GPU_SPEED.show(_find_speed(name, added.pk))
         return Response(shown, status=201, headers={"Location": address})
@@ -191,14 +179,15 @@ class GpuSpeedDetail(ChangeableDetailEndpoint):
         return values
 
     def change(self, row: GpuSpeed, values: dict[str, Any]) -> None:
-        why = values.get("reason", "")
-        _raise_conflicts(lambda: speed_actions.change(row, speed=values["speed"], author=self.author, why=why))
+        speed_actions.change(row, speed=values["speed"], author=self.author, why=values.get("reason", ""))
 
 
-class RemoveGpuSpeed(ActionEndpoint):
+class RemoveGpuSpeed(RemoveEndpoint):
     """Remove a speed."""
 
     tag = TAG
+    shape = GPU_SPEED
+    readers = REASON_READER
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
@@ -211,12 +200,11 @@ class RemoveGpuSpeed(ActionEndpoint):
         )
     }
 
-    def work(self, name: str, number: int) -> Response:
-        values = self.body({"reason": CHANGE_READERS["reason"]}, "the verb remove")
-        row = lock_unchanged_row(self.request, GPU_SPEED, lambda: _find_speed(name, number))
-        document = GPU_SPEED.show(row)
-        _raise_conflicts(lambda: speed_actions.remove(row, author=self.author, why=values.get("reason", "")))
-        return Response(document)
+    def row(self, name: str, number: int) -> GpuSpeed:
+        return _find_speed(name, number)
+
+    def remove(self, row: GpuSpeed, values: dict[str, Any]) -> None:
+        speed_actions.remove(row, author=self.author, why=values.get("reason", ""))
 
 
 class JobGpuSpeeds(ApiEndpoint):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
 
-from acmeweb.common.errors import InvalidField, StateConflict
 from jobs.actions.journal import Author
 from jobs.models import Cluster, Node
+from jobs.web.page import posted_number, show_change
 from scheduling.actions import gpu_speeds as speed_actions
 from scheduling.models import GpuSpeed
 
@@ -43,7 +41,8 @@ def add_speed(request: HttpRequest, name: str) -> HttpResponse:
         added = speed_actions.add(row, pattern=pattern, gpu_model=model, speed=_speed(request), author=author)
         return f"{added.pattern}: the speed on {added.gpu_model} was added. Takes effect in the next scheduling turn."
 
-    return _answer(request, row, add)
+    show_change(request, add)
+    return redirect("cluster", name)
 
 
 @require_POST
@@ -59,22 +58,9 @@ def change_speed(request: HttpRequest, name: str, number: int) -> HttpResponse:
         speed_actions.change(row, speed=_speed(request), author=Author.of(request))
         return f"{row.pattern}: the speed on {row.gpu_model} was changed. Takes effect in the next scheduling turn."
 
-    return _answer(request, row.cluster, change)
-
-
-def _answer(request: HttpRequest, cluster: Cluster, act: Callable[[], str]) -> HttpResponse:
-    try:
-        messages.success(request, act())
-    except InvalidField as error:
-        messages.error(request, f"Nothing was changed. {error}.")
-    except StateConflict as error:
-        messages.error(request, f"Nothing was changed. {error}")
-    return redirect("cluster", cluster.name)
+    show_change(request, change)
+    return redirect("cluster", name)
 
 
 def _speed(request: HttpRequest) -> float:
-    text: Any = request.POST.get("speed", "").strip()
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidField("speed", f"{text[:40]!r} is not a number, such as 2.2") from None
+    return posted_number(request, "speed", "a number, such as 2.2")

@@ -10,13 +10,13 @@ from django.urls import path
 from rest_framework.response import Response
 
 from acmeweb.common.errors import InvalidField
-from jobs.api.clusters import visible_cluster
+from jobs.api.clusters import find_cluster, visible_cluster
 from jobs.api.jobs import MAX_REASON_LENGTH
 from jobs.api.shapes import CLUSTER_DETAIL
 from jobs.core import parsing
-from jobs.models import Cluster, TokenScope, clock
+from jobs.models import TokenScope, clock
 from jobs.rest import etags, query_params
-from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
+from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, RemoveEndpoint, find_or_404
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
     ResourceShape,
@@ -156,10 +156,8 @@ NEW_BUDGET = ResourceShape(
     },
     example={"scope": "rack", "place": "r01", "limit_kw": 40},
 )
-LIMIT_READERS: dict[str, parsing.FieldReader] = {
-    "limit_kw": parsing.number_reader(0, MAX_LIMIT_KW),
-    "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
-}
+REASON_READER: dict[str, parsing.FieldReader] = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
+LIMIT_READERS: dict[str, parsing.FieldReader] = {"limit_kw": parsing.number_reader(0, MAX_LIMIT_KW), **REASON_READER}
 CHANGE_READERS = {
     **LIMIT_READERS,
     "cap_mode": parsing.choice_reader(PowerCapMode.values),
@@ -171,11 +169,6 @@ NEW_READERS: dict[str, parsing.FieldReader] = {
     "scope": parsing.choice_reader(BudgetScope.values),
     "place": parsing.text_reader(40),
 }
-
-
-def _find_cluster(name: str) -> Cluster:
-    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-    return row
 
 
 def _find_budget(cluster: str, number: int) -> PowerBudget:
@@ -190,10 +183,6 @@ def _add_states(rows: list[Any]) -> None:
     states = {state.row.pk: state for state in budget_states(rows[0].cluster, clock.now())} if rows else {}
     for row in rows:
         row.state = states.get(row.pk)
-
-
-def _raise_conflicts(act: Callable[[], Any]) -> Any:
-    return act()
 
 
 class PowerBudgetList(ListEndpoint, ActionEndpoint):
@@ -228,7 +217,7 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
     }
 
     def rows(self, name: str) -> QuerySet[PowerBudget]:
-        return PowerBudget.objects.filter(cluster=_find_cluster(name))
+        return PowerBudget.objects.filter(cluster=find_cluster(name))
 
     def attach_computed_values(self, rows: list[Any], names: list[str]) -> None:
         if {"nodes", "idle_kw", "predicted_kw", "jobs_waiting"}.intersection(names):
@@ -240,16 +229,13 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
         values = self.body(NEW_READERS, "a power budget")
         if "limit_kw" not in values:
             raise InvalidField("limit_kw", "is required")
-        why, place = values.get("reason", ""), values.get("place", "")
-        added = _raise_conflicts(
-            lambda: budget_actions.add(
-                cluster,
-                scope=values.get("scope", str(BudgetScope.CLUSTER)),
-                place=place,
-                limit_kw=values["limit_kw"],
-                author=self.author,
-                why=why,
-            )
+        added = budget_actions.add(
+            cluster,
+            scope=values.get("scope", str(BudgetScope.CLUSTER)),
+            place=values.get("place", ""),
+            limit_kw=values["limit_kw"],
+            author=self.author,
+            why=values.get("reason", ""),
         )
         address = self.request.build_absolute_uri(f"{self.request.path}{added.pk}/")
         shown = POWER_BUDGET.show(_find_budget(name, added.pk))
@@ -285,14 +271,15 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
 
     def change(self, row: PowerBudget, values: dict[str, Any]) -> None:
         changed = {name: values.get(name) for name in CHANGED_FIELDS}
-        why = values.get("reason", "")
-        _raise_conflicts(lambda: budget_actions.change(row, **changed, author=self.author, why=why, now=clock.now()))
+        budget_actions.change(row, **changed, author=self.author, why=values.get("reason", ""), now=clock.now())
 
 
-class RemovePowerBudget(ActionEndpoint):
+class RemovePowerBudget(RemoveEndpoint):
     """Remove a power budget."""
 
     tag = TAG
+    shape = POWER_BUDGET
+    readers = REASON_READER
     rules = {
         "POST": EndpointRule(
             scope=TokenScope.OPERATE,
@@ -305,12 +292,11 @@ class RemovePowerBudget(ActionEndpoint):
         )
     }
 
-    def work(self, name: str, number: int) -> Response:
-        values = self.body({"reason": CHANGE_READERS["reason"]}, "the verb remove")
-        row = lock_unchanged_row(self.request, POWER_BUDGET, lambda: _find_budget(name, number))
-        document = POWER_BUDGET.show(row)
-        _raise_conflicts(lambda: budget_actions.remove(row, author=self.author, why=values.get("reason", "")))
-        return Response(document)
+    def row(self, name: str, number: int) -> PowerBudget:
+        return _find_budget(name, number)
+
+    def remove(self, row: PowerBudget, values: dict[str, Any]) -> None:
+        budget_actions.remove(row, author=self.author, why=values.get("reason", ""))
 
 
 urlpatterns = [

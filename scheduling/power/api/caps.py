@@ -8,13 +8,13 @@ from django.db.models import Q, QuerySet
 from django.urls import path
 from rest_framework.response import Response
 
-from jobs.models import Cluster, TokenScope, clock
+from jobs.api.clusters import find_cluster
+from jobs.models import TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import (
     ApiEndpoint,
     ListEndpoint,
     find_job_or_404,
-    find_or_404,
     reject_unknown_params,
 )
 from jobs.rest.permissions import EndpointRule
@@ -85,8 +85,7 @@ class PowerCapList(ListEndpoint):
     }
 
     def rows(self, name: str) -> QuerySet[PowerCap]:
-        cluster: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-        return PowerCap.objects.filter(budget__cluster=cluster).alias(is_open=Q(ended_at=None))
+        return PowerCap.objects.filter(budget__cluster=find_cluster(name)).alias(is_open=Q(ended_at=None))
 
 
 class JobPowerCaps(ApiEndpoint):

@@ -11,7 +11,8 @@ from rest_framework.response import Response
 
 from acmeweb.common.errors import StateConflict
 from jobs.actions.submissions import request_turn_after_commit
-from jobs.models import Cluster, TokenScope, clock
+from jobs.api.clusters import find_cluster
+from jobs.models import TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import ActionEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
 from jobs.rest.permissions import EndpointRule
@@ -71,8 +72,7 @@ class NodeSleepList(ListEndpoint):
     }
 
     def rows(self, name: str) -> QuerySet[NodeSleep]:
-        cluster: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
-        return NodeSleep.objects.filter(cluster=cluster).alias(is_open=Q(closed_at=None))
+        return NodeSleep.objects.filter(cluster=find_cluster(name)).alias(is_open=Q(closed_at=None))
 
 
 def _verb_rule(says: str) -> EndpointRule:

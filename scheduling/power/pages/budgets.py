@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils.text import capfirst
 from django.views.decorators.http import require_POST
 
-from acmeweb.common.errors import InvalidField, StateConflict
+from acmeweb.common.errors import InvalidField
 from jobs.actions.journal import Author
 from jobs.models import Cluster, Node, clock
+from jobs.web.page import posted_number, show_change
 from scheduling.models import BudgetScope, PowerBudget
 from scheduling.models.power_budget import budget_title
 from scheduling.power.actions import budgets as budget_actions
@@ -55,7 +54,8 @@ def add_budget(request: HttpRequest, name: str) -> HttpResponse:
         )
         return f"{capfirst(added.title)}: the power budget was added. Takes effect in the next scheduling turn."
 
-    return _answer(request, row, add)
+    show_change(request, add)
+    return redirect("cluster", name)
 
 
 @require_POST
@@ -82,25 +82,12 @@ def change_budget(request: HttpRequest, name: str, number: int) -> HttpResponse:
         note = f" Clocks are not capped yet: {obstacle}." if obstacle else ""
         return f"{capfirst(row.title)}: the power budget was changed. Takes effect in the next scheduling turn.{note}"
 
-    return _answer(request, row.cluster, change)
-
-
-def _answer(request: HttpRequest, cluster: Cluster, act: Callable[[], str]) -> HttpResponse:
-    try:
-        messages.success(request, act())
-    except InvalidField as error:
-        messages.error(request, f"Nothing was changed. {error}.")
-    except StateConflict as error:
-        messages.error(request, f"Nothing was changed. {error}")
-    return redirect("cluster", cluster.name)
+    show_change(request, change)
+    return redirect("cluster", name)
 
 
 def _limit_kw(request: HttpRequest) -> float:
-    text: Any = request.POST.get("limit_kw", "").strip()
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidField("limit_kw", f"{text[:40]!r} is not a number of kW, such as 1200") from None
+    return posted_number(request, "limit_kw", "a number of kW, such as 1200")
 
 
 def _cap_percents(request: HttpRequest) -> list[int] | None:

@@ -9,10 +9,11 @@ from typing import Any
 from django.urls import path
 from rest_framework.response import Response
 
+from jobs.api.clusters import find_cluster
 from jobs.core import parsing
 from jobs.core.gpu_shares import gpu_number
 from jobs.models import Cluster, TokenScope
-from jobs.rest.endpoint import ActionEndpoint, find_or_404
+from jobs.rest.endpoint import ActionEndpoint
 from jobs.rest.idempotency import run_once_outside_transaction
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
@@ -117,7 +118,7 @@ class PreviewPolicy(ActionEndpoint):
 
     def work(self, name: str) -> Response:
         values = self.body(CHOICE_READERS, "a policy")
-        cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
+        cluster = find_cluster(name)
         preview = preview_policy(cluster, _proposed_choice(cluster, values))
         return Response(policy_preview_response(preview, self.caller.visible_team_names()))
 
