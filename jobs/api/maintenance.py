@@ -27,7 +27,7 @@ from jobs.rest.endpoint import (
     find_or_404,
     lock_unchanged_row,
 )
-from jobs.rest.permissions import EndpointRule
+from jobs.rest.permissions import EndpointRule, operator_rule
 from jobs.rest.shapes import (
     ResourceShape,
     ShapeField,
@@ -144,14 +144,10 @@ class Maintenances(ActionEndpoint, ListEndpoint):
             many=True,
             team=True,
         ),
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "POST": operator_rule(
             says="Schedule maintenance. Jobs that would run into it do not start on its nodes; a dry run lists them",
             body=MAINTENANCE_REQUEST,
             answer=MAINTENANCE_PREVIEW,
-            operator=True,
-            conflicts=True,
-            team=True,
         ),
     }
 
@@ -203,15 +199,7 @@ class OneMaintenance(ChangeableDetailEndpoint):
     shape = MAINTENANCE
     rules = {
         "GET": EndpointRule(scope=TokenScope.READ, says="Get one maintenance", answer=MAINTENANCE, team=True),
-        "PATCH": EndpointRule(
-            scope=TokenScope.OPERATE,
-            says="Change the end of a maintenance",
-            body=MAINTENANCE_END,
-            answer=MAINTENANCE,
-            operator=True,
-            conflicts=True,
-            team=True,
-        ),
+        "PATCH": operator_rule(says="Change the end of a maintenance", body=MAINTENANCE_END, answer=MAINTENANCE),
     }
 
     def row(self, name: str, number: int) -> Maintenance:
@@ -236,14 +224,10 @@ class CancelMaintenance(ActionEndpoint):
 
     tag = "Nodes"
     rules = {
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "POST": operator_rule(
             says="Cancel maintenance, or end it now, so that its nodes accept jobs again",
             body=MAINTENANCE_REASON,
             answer=MAINTENANCE,
-            operator=True,
-            conflicts=True,
-            team=True,
         )
     }
 

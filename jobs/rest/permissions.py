@@ -44,6 +44,20 @@ class EndpointRule:
         return f"the permission {' or '.join(names)}"
 
 
+def operator_rule(says: str, body: ResourceShape, answer: ResourceShape, status: int = 200) -> EndpointRule:
+    """The rule of a change that operators of clusters may make."""
+    return EndpointRule(
+        scope=TokenScope.OPERATE,
+        says=says,
+        body=body,
+        answer=answer,
+        status=status,
+        operator=True,
+        conflicts=True,
+        team=True,
+    )
+
+
 def caller_with(token: Token) -> Caller:
     """The caller of a token: its user, limited to the token's scope."""
     return Caller(user=token.user, scope=TokenScope(token.scope), token=token)

@@ -25,7 +25,7 @@ from jobs.rest.endpoint import (
     find_or_404,
     reject_unknown_params,
 )
-from jobs.rest.permissions import EndpointRule
+from jobs.rest.permissions import EndpointRule, operator_rule
 from jobs.rest.shapes import ResourceShape, datetime_field, integer_field, nested_list_field, number_field, text_field
 from scheduling.actions import gpu_speeds as speed_actions
 from scheduling.engine.gpu_speeds import MAX_SPEED, SpeedSource
@@ -122,15 +122,8 @@ class GpuSpeedList(ListEndpoint, ActionEndpoint):
             many=True,
             team=True,
         ),
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
-            says="Add the speed of jobs of some names on a GPU model",
-            body=NEW_SPEED,
-            answer=GPU_SPEED,
-            status=201,
-            operator=True,
-            conflicts=True,
-            team=True,
+        "POST": operator_rule(
+            says="Add the speed of jobs of some names on a GPU model", body=NEW_SPEED, answer=GPU_SPEED, status=201
         ),
     }
 
@@ -158,15 +151,7 @@ class GpuSpeedDetail(ChangeableDetailEndpoint):
     shape = GPU_SPEED
     rules = {
         "GET": EndpointRule(scope=TokenScope.READ, says="One speed on a GPU model", answer=GPU_SPEED, team=True),
-        "PATCH": EndpointRule(
-            scope=TokenScope.OPERATE,
-            says="Change the speed of jobs on a GPU model",
-            body=SPEED_CHANGE,
-            answer=GPU_SPEED,
-            operator=True,
-            conflicts=True,
-            team=True,
-        ),
+        "PATCH": operator_rule(says="Change the speed of jobs on a GPU model", body=SPEED_CHANGE, answer=GPU_SPEED),
     }
 
     def row(self, name: str, number: int) -> GpuSpeed:
@@ -189,14 +174,10 @@ class RemoveGpuSpeed(RemoveEndpoint):
     shape = GPU_SPEED
     readers = REASON_READER
     rules = {
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "POST": operator_rule(
             says="Remove the speed of jobs on a GPU model. Measured speeds are used instead, if there are any",
             body=ResourceShape("GpuSpeedRemoval", {"reason": REASON}, example={"reason": "measured by now"}),
             answer=GPU_SPEED,
-            operator=True,
-            conflicts=True,
-            team=True,
         )
     }
 

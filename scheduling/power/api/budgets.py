@@ -17,7 +17,7 @@ from jobs.core import parsing
 from jobs.models import TokenScope, clock
 from jobs.rest import etags, query_params
 from jobs.rest.endpoint import ActionEndpoint, ChangeableDetailEndpoint, ListEndpoint, RemoveEndpoint, find_or_404
-from jobs.rest.permissions import EndpointRule
+from jobs.rest.permissions import EndpointRule, operator_rule
 from jobs.rest.shapes import (
     ResourceShape,
     attribute_path,
@@ -204,15 +204,11 @@ class PowerBudgetList(ListEndpoint, ActionEndpoint):
             many=True,
             team=True,
         ),
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "POST": operator_rule(
             says="Add a power budget for a cluster, or for one of its racks, leaves or pods",
             body=NEW_BUDGET,
             answer=POWER_BUDGET,
             status=201,
-            operator=True,
-            conflicts=True,
-            team=True,
         ),
     }
 
@@ -249,14 +245,10 @@ class PowerBudgetDetail(ChangeableDetailEndpoint):
     shape = POWER_BUDGET
     rules = {
         "GET": EndpointRule(scope=TokenScope.READ, says="One power budget", answer=POWER_BUDGET, team=True),
-        "PATCH": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "PATCH": operator_rule(
             says="Change the limit of a power budget, or whether and when clocks are capped",
             body=BUDGET_CHANGE,
             answer=POWER_BUDGET,
-            operator=True,
-            conflicts=True,
-            team=True,
         ),
     }
 
@@ -281,14 +273,10 @@ class RemovePowerBudget(RemoveEndpoint):
     shape = POWER_BUDGET
     readers = REASON_READER
     rules = {
-        "POST": EndpointRule(
-            scope=TokenScope.OPERATE,
+        "POST": operator_rule(
             says="Remove a power budget. Jobs that waited for power start in the next turn",
             body=ResourceShape("PowerBudgetRemoval", {"reason": REASON}, example={"reason": "feed repaired"}),
             answer=POWER_BUDGET,
-            operator=True,
-            conflicts=True,
-            team=True,
         )
     }
 

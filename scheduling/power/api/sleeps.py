@@ -15,7 +15,7 @@ from jobs.api.clusters import find_cluster
 from jobs.models import TokenScope, clock
 from jobs.rest import query_params
 from jobs.rest.endpoint import ActionEndpoint, ListEndpoint, find_or_404, lock_unchanged_row
-from jobs.rest.permissions import EndpointRule
+from jobs.rest.permissions import EndpointRule, operator_rule
 from jobs.rest.shapes import ResourceShape, attribute_path, datetime_field, integer_field, text_field
 from scheduling.models import NodeSleep, NodeSleepState
 from scheduling.power.actions import sleeps as sleep_actions
@@ -76,15 +76,7 @@ class NodeSleepList(ListEndpoint):
 
 
 def _verb_rule(says: str) -> EndpointRule:
-    return EndpointRule(
-        scope=TokenScope.OPERATE,
-        says=says,
-        body=NOTHING_MORE,
-        answer=NODE_SLEEP,
-        operator=True,
-        conflicts=True,
-        team=True,
-    )
+    return operator_rule(says=says, body=NOTHING_MORE, answer=NODE_SLEEP)
 
 
 class _SleepVerb(ActionEndpoint):
