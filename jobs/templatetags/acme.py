@@ -195,6 +195,28 @@ def ran(job: Job, now: datetime) -> SafeString | str:
 
 
 @register.filter
+def hours(value: float) -> str:
+    """GPU-hours with up to three significant digits."""
+    if not value:
+        return "0"
+    if 0 < value < 0.01:
+        return "<0.01"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+@register.filter
+def hours_or_unbounded(value: float | None) -> str:
+    return "unbounded" if value is None else hours(value)
+
+
+@register.filter
+def minutes(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+@register.filter
 def memory(megabytes: int) -> str:
     return slurm_notation.format_memory(megabytes) if megabytes else MISSING_TEXT
 
