@@ -7,7 +7,7 @@ from django.utils.html import format_html
 
 from jobs.models import Job, clock
 from jobs.templatetags.acme import ago, expected, since, time_until
-from jobs.web.fragment_etag import fragment_etag
+from jobs.web.page import fragment_etag
 from tests import make
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
