@@ -16,11 +16,13 @@ from pathlib import Path
 
 import hyperscan
 
-from acmeweb.common.errors import InvalidInput
-
 from . import compiled_patterns
 from .signatures import Signature
 from .table import SIGNATURES
+
+
+class InvalidPattern(ValueError):
+    """A signature cannot be compiled; the message names it. It stands here because the client brings this package."""
 
 
 class PatternDatabase:
@@ -45,7 +47,7 @@ class Scanner:
         self._databases = tuple(databases) or (PatternDatabase(_compile_database(self.signatures)),)
 
     def with_rules(self, rules: Iterable[Signature]) -> Scanner:
-        """A scanner with further signatures; only these are compiled. Raises InvalidInput, which names one."""
+        """A scanner with further signatures; only these are compiled. Raises InvalidPattern, which names one."""
         if not (added := tuple(rules)):
             return self
         compiled = PatternDatabase(_compile_database(added, first_id=len(self.signatures)))
@@ -79,7 +81,7 @@ def _compile_database(signatures: tuple[Signature, ...], first_id: int = 0) -> h
             flags=[hyperscan.HS_FLAG_MULTILINE] * len(signatures),
         )  # fmt: skip
     except hyperscan.error as error:
-        raise InvalidInput(_compile_error_message(signatures, str(error))) from error
+        raise InvalidPattern(_compile_error_message(signatures, str(error))) from error
     return database
 
 

@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from acmeweb.common.errors import InvalidInput
 from failures.diagnosis import engine, lines
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.diagnosis.scan import Scanner, shipped_scanner
+from failures.diagnosis.scan import InvalidPattern, Scanner, shipped_scanner
 from failures.diagnosis.signatures import Signature
 from failures.diagnosis.values import Blame, LineRole
 
@@ -161,7 +160,7 @@ def as_signature(name: str, label: str, pattern: str, example: str) -> Signature
 
 
 def scanner_with_rules(rules: Iterable[Signature]) -> Scanner:
-    """A scanner of the shipped table and these rules. Raises InvalidInput, which names the rule."""
+    """A scanner of the shipped table and these rules. Raises InvalidPattern, which names the rule."""
     return shipped_scanner().with_rules(rules)
 
 
@@ -169,7 +168,7 @@ def signature_error(rule: Signature) -> str:
     """A sentence that explains why the pattern cannot be used; empty if it can."""
     try:
         scanner = Scanner((rule,))
-    except InvalidInput as error:
+    except InvalidPattern as error:
         return f"{error}."
     if not scanner.hits(rule.example.encode()):
         return "The pattern does not match its own example."

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from acmeweb.common.errors import InvalidInput
 from failures.diagnosis import scan
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
@@ -62,7 +61,7 @@ def test_each_label_of_the_failure_table_has_a_signature() -> None:
 def test_invalid_pattern_is_named() -> None:
     bad = cause("look-ahead", "RuntimeError", 50, r"error(?=\d)", "error1")
 
-    with pytest.raises(InvalidInput, match="pattern of look-ahead"):
+    with pytest.raises(scan.InvalidPattern, match="pattern of look-ahead"):
         scan.Scanner([SIGNATURES[0], bad])
 
 
