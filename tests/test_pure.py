@@ -41,10 +41,10 @@ def listed():
 
 
 def modules(name):
-    """Return the module, or for `package.*` all modules of the package; empty if it does not exist."""
+    """Return the module, or for `package.*` all modules in and below the package; empty if it does not exist."""
     if name.endswith(".*"):
         package = ROOT / name.removesuffix(".*").replace(".", "/")
-        return sorted(name.removesuffix("*") + path.stem for path in package.glob("[!_]*.py"))
+        return sorted(str(path.relative_to(ROOT))[:-3].replace("/", ".") for path in package.rglob("[!_]*.py"))
     path = ROOT / name.replace(".", "/")
     return [name] if path.with_suffix(".py").exists() or (path / "__init__.py").exists() else []
 
@@ -66,7 +66,7 @@ def imported(importer, module):
     return json.loads(importer.stdout.readline())
 
 
-@pytest.mark.parametrize("module", [module for name in listed() for module in modules(name)])
+@pytest.mark.parametrize("module", sorted({module for name in listed() for module in modules(name)}))
 def test_pure_module_imports_without_django_and_network(importer, module):
     assert imported(importer, module) == ""
 

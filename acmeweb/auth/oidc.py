@@ -38,7 +38,6 @@ from django.views.decorators.http import require_POST, require_safe
 from acmeweb.auth.login_events import record_refused_sign_in
 from acmeweb.common import http_client
 from acmeweb.common.env import OidcSettings
-from acmeweb.common.errors import NotAllowed
 from jobs.actions import tokens as token_actions
 from jobs.actions.journal import Author
 from jobs.models import Identity, Team, TeamRole
@@ -57,6 +56,10 @@ LEEWAY_S = 60
 ID_TOKEN_ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA"]
 
 
+class SignInError(Exception):
+    """Why the sign-in failed. The message is shown to the user."""
+
+
 @dataclass(kw_only=True)
 class OidcProvider:
     """A provider: its settings, and a cache of its metadata and keys."""
@@ -67,9 +70,9 @@ class OidcProvider:
     def metadata(self) -> Mapping[str, Any]:
         about = self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
         if not isinstance(about, dict) or about.get("issuer") != self.config.issuer:
-            raise NotAllowed("The provider's issuer is not the one in OIDC_ISSUER.")
+            raise SignInError("The provider's issuer is not the one in OIDC_ISSUER.")
         if not all(isinstance(about.get(name), str) for name in ENDPOINTS):
-            raise NotAllowed(f"The provider's metadata lacks an address: it needs {', '.join(ENDPOINTS)}.")
+            raise SignInError(f"The provider's metadata lacks an address: it needs {', '.join(ENDPOINTS)}.")
         return about
 
     def keys(self, fresh: bool = False) -> Any:
@@ -82,7 +85,7 @@ class OidcProvider:
         credentials = (self.config.client_id, self.config.client_secret) if self.config.client_secret else None
         tokens = self._send_request("POST", self.metadata()["token_endpoint"], data=form, auth=credentials)
         if not isinstance(tokens, dict) or not isinstance(tokens.get("id_token"), str):
-            raise NotAllowed("The provider did not return an ID token.")
+            raise SignInError("The provider did not return an ID token.")
         return tokens["id_token"]
 
     def _get(self, address: str, fresh: bool = False) -> Any:
@@ -102,7 +105,7 @@ class OidcProvider:
                 return json.loads(limited_body(answer.raise_for_status()))
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             log.warning("OIDC provider: %s %s failed: %s", method, address, error)
-            raise NotAllowed("The provider is not responding correctly. Try again in a moment.") from None
+            raise SignInError("The provider is not responding correctly. Try again in a moment.") from None
 
 
 def limited_body(answer: httpx.Response, monotonic: Callable[[], float] = time.monotonic) -> bytes:
@@ -134,7 +137,7 @@ def begin_sign_in(request: HttpRequest) -> HttpResponse:
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     try:
         address = provider.metadata()["authorization_endpoint"]
-    except NotAllowed as why:
+    except SignInError as why:
         return _redirect_to_login(request, why)
     pending = {
         state: entry
@@ -164,12 +167,12 @@ def finish_sign_in(request: HttpRequest) -> HttpResponse:
     try:
         provider, entry = configured_provider(), _take_pending_login(request)
         if "error" in request.GET:
-            raise NotAllowed("The provider refused the sign-in.")
+            raise SignInError("The provider refused the sign-in.")
         redirect_uri = request.build_absolute_uri(reverse("oidc-back"))
         raw = provider.exchange_code(request.GET.get("code", ""), entry["verifier"], redirect_uri)
         claims = verified_claims(provider, raw, entry["nonce"])
         user = _sign_in_or_record_refusal(provider.config, claims, request)
-    except NotAllowed as why:
+    except SignInError as why:
         return _redirect_to_login(request, why)
     login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
     request.session[ID_TOKEN_SESSION_KEY] = raw
@@ -180,7 +183,7 @@ def finish_sign_in(request: HttpRequest) -> HttpResponse:
 def _sign_in_or_record_refusal(config: OidcSettings, claims: Mapping[str, Any], request: HttpRequest) -> Any:
     try:
         return sign_in_user(config, claims, request)
-    except NotAllowed as why:
+    except SignInError as why:
         record_refused_sign_in(request, str(claims.get(config.username_claim, "")), str(why))
         raise
 
@@ -191,7 +194,7 @@ def _take_pending_login(request: HttpRequest) -> dict[str, Any]:
     entry = pending.pop(request.GET.get("state", ""), None)
     request.session[OIDC_SESSION_KEY] = pending
     if entry is None or entry["at"] < time.time() - PENDING_LOGIN_S:
-        raise NotAllowed("This sign-in was not started in this browser, or it has expired. Start again.")
+        raise SignInError("This sign-in was not started in this browser, or it has expired. Start again.")
     return dict(entry)
 
 
@@ -214,7 +217,7 @@ def _provider_logout_url(request: HttpRequest) -> str:
         return ""
     try:
         address = configured_provider().metadata().get("end_session_endpoint")
-    except NotAllowed:
+    except SignInError:
         return ""
     if not isinstance(address, str) or urlsplit(address).scheme not in ("https", "http"):
         return ""
@@ -226,7 +229,7 @@ def _provider_logout_url(request: HttpRequest) -> str:
     return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
 
-def _redirect_to_login(request: HttpRequest, why: NotAllowed) -> HttpResponse:
+def _redirect_to_login(request: HttpRequest, why: SignInError) -> HttpResponse:
     messages.error(request, str(why))
     return redirect("login")
 
@@ -252,11 +255,11 @@ def verified_claims(provider: OidcProvider, raw: str, nonce: str) -> Mapping[str
         rules.validate(claims)
     except JoseError as error:
         log.warning("ID token refused: %s", error)
-        raise NotAllowed("The provider's ID token is not valid for this sign-in.") from None
+        raise SignInError("The provider's ID token is not valid for this sign-in.") from None
     has_other_audience = claims["aud"] not in (client_id, [client_id])
     is_for_us = not has_other_audience or claims.get("azp") == client_id
     if not is_for_us or not constant_time_compare(str(claims.get("nonce", "")), nonce):
-        raise NotAllowed("The provider's ID token is not valid for this sign-in.")
+        raise SignInError("The provider's ID token is not valid for this sign-in.")
     return claims
 
 
@@ -272,7 +275,7 @@ def _signed_claims(provider: OidcProvider, raw: str) -> dict[str, Any]:
             return jwt.decode(raw, keys, algorithms=ID_TOKEN_ALGORITHMS).claims
         except (JoseError, ValueError, KeyError, TypeError) as error:
             log.warning("ID token not verified with the %s keys: %s", "new" if fresh else "cached", error)
-    raise NotAllowed("The signature of the provider's ID token is not valid.")
+    raise SignInError("The signature of the provider's ID token is not valid.")
 
 
 @transaction.atomic
@@ -281,7 +284,7 @@ def sign_in_user(config: OidcSettings, claims: Mapping[str, Any], request: HttpR
     identity = Identity.objects.select_related("user").filter(issuer=config.issuer, subject=claims["sub"][:255]).first()
     user = identity.user if identity else _create_user(config, claims)
     if not user.is_active:
-        raise NotAllowed("This user is deactivated.")
+        raise SignInError("This user is deactivated.")
     author = Author(
         by=user.get_username(),
         user_id=user.pk,
@@ -296,12 +299,12 @@ def _create_user(config: OidcSettings, claims: Mapping[str, Any]) -> Any:
     users = get_user_model()
     name = claims.get(config.username_claim)
     if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 150:
-        raise NotAllowed(f"The provider did not return a usable {config.username_claim}.")
+        raise SignInError(f"The provider did not return a usable {config.username_claim}.")
     existing = users.objects.select_for_update().filter(username=name).first()
     if existing is not None and not _is_claimable(existing):
-        raise NotAllowed(f"The name {name} belongs to a user with another sign-in. Ask an administrator.")
+        raise SignInError(f"The name {name} belongs to a user with another sign-in. Ask an administrator.")
     if existing is None and config.new_users != "create":
-        raise NotAllowed(f"User {name} does not exist here. Ask an administrator.")
+        raise SignInError(f"User {name} does not exist here. Ask an administrator.")
     user = existing or users(
         username=name, email=_claim_text(claims.get("email")), first_name=_claim_text(claims.get("given_name"))
     )

@@ -43,7 +43,7 @@ def drain(
     mode: str = DrainMode.FINISH,
     maintenance: Maintenance | None = None,
 ) -> None:
-    """Stop starting jobs on the node. `mode` decides what happens to running jobs, and `drain_once` carries it out.
+    """Stop starting jobs on the node. `mode` decides what happens to running jobs, a loop carries it out.
 
     The drain takes effect for Acme's scheduler at once; a command informs the cluster. A drained node may be drained
     again in another mode. A node that a maintenance has closed may be drained by an operator, who then decides when it
@@ -60,7 +60,7 @@ def drain(
     Node.objects.filter(pk=node.pk).update(
         drain_requested=True, drain_mode=mode, maintenance=maintenance, **request_fields
     )
-    # Evictions of the previous mode are revoked; `drain_once` plans those of the new mode
+    # Evictions of the previous mode are revoked; the loop of drains plans those of the new mode
     stop.cancel_evictions(node, author=author, why=f"The drain mode of {node} was changed.", now=now)
     _queue_node_command(node, ClusterCommandKind.DRAIN, why)
     journal.node_event("node.drained", author, node, why=why, detail={"mode": mode}).save()

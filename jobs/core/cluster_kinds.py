@@ -1,5 +1,5 @@
-"""The kinds of clusters, and what is known about a cluster from its address. No other module tells kinds apart, except
-those that speak to one kind.
+"""The kinds of clusters, and what is known about a cluster from its address. No other module of the product
+tells kinds apart, except those that speak to one kind.
 
 A simulated, a local and a real cluster of one kind differ only by address.
 """

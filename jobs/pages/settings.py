@@ -1,4 +1,4 @@
-"""Team settings: teams, their members and roles. `jobs.actions.permissions` defines what each role may do."""
+"""Team settings: teams, their members and roles. `jobs.models.permissions` defines what each role may do."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class LedgerPeriod(models.Model):
 
 class LedgerChange(models.Model):
     """A row changed that the ledger of past hours is computed from. Triggers insert it in the transaction of the
-    change (migration 0015), so no code that changes rows can forget it."""
+    change (`scheduling/migrations/_ledger_triggers.py`), so no code that changes rows can forget it."""
 
     cluster_id = models.BigIntegerField()  # no foreign key: the insert must be cheap, and the cluster may be deleted
     since = models.DateTimeField(help_text="Start of the time whose figures may have changed.")

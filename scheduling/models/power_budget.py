@@ -74,7 +74,7 @@ class PowerBudget(models.Model):
         editable=False,
         help_text="Above it, all jobs run at the lowest clock.",
     )
-    # What `power.cap_rules` remembers from one reading to the next
+    # What `power.rules.caps` remembers from one reading to the next
     level = models.PositiveSmallIntegerField(default=0, db_default=0, editable=False, help_text="0: not capped.")
     level_since = models.DateTimeField(null=True, editable=False)
     command = models.PositiveBigIntegerField(

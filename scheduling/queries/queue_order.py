@@ -47,10 +47,11 @@ def queue_order(picture: ClusterSnapshot, policy: str, settings: dict[str, objec
     try:
         if policy not in LIVE_POLICIES:
             raise InvalidField("policy", f"{policy!r} is not one of {', '.join(LIVE_POLICIES)}")
-        decisions = turn_decisions(picture, rules_factory(policy, settings)())
+        rules = rules_factory(policy, settings)()
     except InvalidField as error:
         warning = f"No jobs are started, because the policy settings are invalid: {error}."
         return QueueOrder(line=_priority_order(picture, ineligible), apart=apart, warning=warning)
+    decisions = turn_decisions(picture, rules)
     starts = tuple(start.job_id for start in decisions.starts)
     waits = tuple(wait.job_id for wait in decisions.waits if wait.job_id not in ineligible)
     return QueueOrder(line=starts + waits, apart=apart, starts=len(starts))

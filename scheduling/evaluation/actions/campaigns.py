@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
 
 from acmeweb.common import live
-from acmeweb.common.errors import InvalidField, StateConflict
+from acmeweb.common.errors import ClaimLost, InvalidField, StateConflict
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
@@ -241,13 +241,13 @@ def start_campaign(campaign: Campaign, plan: Mapping[str, Any], nodes: int, now:
 
 @transaction.atomic
 def create_shards(campaign: Campaign, cuts: Sequence[TrialSlice]) -> dict[tuple[int, int], int]:
-    """Create the shards and return their ids by (evaluation, start). Raises StateConflict if some samples were assigned
+    """Create the shards and return their ids by (evaluation, start). Raises ClaimLost if some samples were assigned
     concurrently."""
     _advance_turn(campaign, CampaignState.RUNNING)
     for cut in cuts:
         samples = Evaluation.objects.filter(pk=cut.evaluation, campaign=campaign, given=cut.start)
         if not samples.update(given=F("given") + cut.samples, state=CampaignState.RUNNING):
-            raise StateConflict(f"{campaign}: evaluation {cut.evaluation} was split concurrently at {cut.start}")
+            raise ClaimLost(f"{campaign}: evaluation {cut.evaluation} was split concurrently at {cut.start}")
     shards = Shard.objects.bulk_create(
         Shard(evaluation_id=cut.evaluation, start=cut.start, samples=cut.samples) for cut in cuts
     )
@@ -285,7 +285,7 @@ def submit_trials(campaign: Campaign, orders: Sequence[TrialRequest], now: datet
             pk__in=order.shards, state=SHARD_STATE_BEFORE_TRIAL[TrialKind(order.kind)], trial=None
         )
         if shards.update(state=SHARD_STATE_DURING_TRIAL[TrialKind(order.kind)], trial=trial) != len(order.shards):
-            raise StateConflict(f"{campaign}: a shard of {order.spec.name} was assigned concurrently")
+            raise ClaimLost(f"{campaign}: a shard of {order.spec.name} was assigned concurrently")
     return trials
 
 
@@ -449,7 +449,7 @@ def campaign_topic(campaign: Campaign) -> str:
 def _advance_turn(campaign: Campaign, *states: str) -> None:
     rows = Campaign.objects.filter(pk=campaign.pk, turn=campaign.turn, state__in=states)
     if not rows.update(turn=F("turn") + 1):
-        raise StateConflict(f"{campaign} was changed concurrently")
+        raise ClaimLost(f"{campaign} was changed concurrently")
     campaign.turn += 1
 
 

@@ -6,7 +6,7 @@ What a turn does  A pending campaign gets its plan and starts. Results reported 
                   resources are cancelled. Evaluations whose shards have all ended get their result. Free resources
                   get new work: nodes get copies of checkpoints, GPUs get shards, CPUs get scoring jobs.
 Failure story     Each change is one transaction that increments the campaign's turn number, so of two concurrent
-                  coordinators only one changes anything; the other one gets StateConflict and stops.
+                  coordinators only one changes anything; the other one gets ClaimLost and stops.
                   Killed between creating shards and submitting trials: the shards wait, and the next turn submits
                   them. Killed between reading a log and recording it: the log is read again; recorded results are
                   ignored. A copy fails: its node gets no copies for half an hour; after three failed copies the

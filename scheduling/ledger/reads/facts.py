@@ -3,7 +3,7 @@
 Takes fifteen short statements per cluster. The number of rows read grows with the jobs that ended since the period
 began (so old periods cost more), with their attempts x nodes, and with the Events of the nodes. `loops.periods` stores
 the result for finished hours and days. Rows that change its figures for past hours are recorded by triggers: a new fact
-that is read here needs a trigger (migration 0016) and a change in `tests/scheduling/ledger/random_history.py`.
+that is read here needs a trigger (`_ledger_triggers.py`) and a change in `tests/scheduling/ledger/random_history.py`.
 
 Nothing is guessed: a node has today's capacity since its cluster was added; an attempt without reports is productive
 from its confirmed start; stalls by checkpoints are those that trainers report; slow steps are those found by

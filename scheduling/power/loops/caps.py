@@ -3,7 +3,7 @@
 Eligible rows     Clusters with a power budget in mode observe or act, and those of which nodes still have a clock that
                   Acme set.
 What a turn does  Reads the power of the cluster's nodes from its telemetry, and adds the newest readings of the nodes
-                  of each budget up. A new sum goes through the rule of `power.cap_rules`, and the level that follows
+                  of each budget up. A new sum goes through the rule of `power.rules.caps`, and the level that follows
                   is recorded. Then compares the clocks that the levels
                   of all acting budgets ask of each node, the lowest of several, with those in `NodeClock`: nodes of
                   which all jobs have low priority get the clock of these, other nodes that of all others. Nodes that

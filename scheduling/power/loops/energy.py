@@ -8,7 +8,7 @@ What a turn does  Reads the samples of up to ten minutes at a time, the last sam
                   retention time.
 Failure story     Killed at any time: the transaction is rolled back, and the next turn repeats it. Two turns at once:
                   the second one waits for the lock of the first, reads the new time and continues there. Late: raw
-                  samples are kept for two days. Missing samples: a counter covers them, see `power.energy`. Samples
+                  samples are kept for two days. Missing samples: a counter covers them, see `rules.energy`. Samples
                   that are written more than a minute late, and allocations that become known later, are not counted
                   again: their energy is in no attempt.
 Cost              About 20 ms of CPU time per node of 8 GPUs and hour; nothing is added to the turns of clusters.

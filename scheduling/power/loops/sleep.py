@@ -4,7 +4,7 @@ Eligible rows     Clusters with a sleep mode or with sleeps that have not ended;
                   and all nodes that accept jobs.
 What a turn does  Follows each open sleep by what the cluster reports of its node: asleep, awake, or not awake within
                   three boot times, which is an incident that drains the node. Then compares the nodes that are awake
-                  with the nodes that are needed (`power.sleep_plan`) and, by the mode, records, proposes or requests
+                  with the nodes that are needed (`rules.sleep_plan`) and, by the mode, records, proposes or requests
                   sleeps, and wakes nodes up. Proposals that no longer hold are withdrawn. In mode off, or where Acme
                   does not drive any more, all nodes wake up. After two failed wake-ups within a day, the cluster falls
                   back to proposals. Allocations wake nodes themselves, in their own transaction (`schedule`).

@@ -21,7 +21,6 @@ from joserfc.jwk import OctKey, RSAKey
 
 from acmeweb.auth import oidc
 from acmeweb.common.env import EnvReader, InvalidEnvSetting, OidcSettings
-from acmeweb.common.errors import NotAllowed
 from jobs.models import Event, Identity, Membership
 from tests import make
 
@@ -218,7 +217,7 @@ def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused
     unsigned = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b'{"alg":"none"}', b"{}", b""))
 
     for raw in (unsigned, "x", "", "a.b.c"):
-        with pytest.raises(NotAllowed):
+        with pytest.raises(oidc.SignInError):
             oidc.verified_claims(known, raw, "n")
 
 
