@@ -29,6 +29,7 @@ from failures.queries.diagnose_attempt import FailureCost
 from jobs.actions import jobs as job_actions
 from jobs.actions import journal
 from jobs.actions.journal import Author
+from jobs.actions.one_row import skip_row_on_error
 from jobs.actions.wake import request_recovery
 from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, State
 from jobs.models import Attempt, Job, Node
@@ -42,7 +43,8 @@ MAX_RESOLVED_PER_TURN = 200
 RECOVERED_WITHIN = timedelta(days=30)
 MAX_BUNDLE_BYTES = 64 << 10
 SUSPECT_BUNDLE_DELAY = timedelta(minutes=30)  # the log of a running attempt grows; its bundle is made later
-# Of decisions that changed nothing and rest on no correction
+# States of decisions of which nothing was carried out. One that was withdrawn is not among them: a user has corrected
+# its diagnosis, which stays
 UNSTARTED_STATES = (
     DecisionState.PROPOSED,
     DecisionState.OBSERVED,
@@ -80,11 +82,18 @@ def _failed_attempts(since: datetime) -> QuerySet[Attempt]:
 def withdraw_early_diagnoses(since: datetime, now: datetime) -> int:
     """Withdraw what a detector said about an attempt that then went on and failed by itself, with a reason of its own.
 
-    Returns how many. A diagnosis that recovery acted on, or that a user reviewed, stays.
+    Returns how many. A diagnosis that recovery acted on, or that a user reviewed, stays. An error in one row does not
+    stop the others.
     """
-    early = Diagnosis.objects.filter(engine=DETECTOR_ENGINE, reviewed_at=None, attempt__in=_failed_attempts(since))
+    done, early = (
+        0,
+        Diagnosis.objects.filter(engine=DETECTOR_ENGINE, reviewed_at=None, attempt__in=_failed_attempts(since)),
+    )
     later = early.filter(failed_at__lt=F("attempt__ended_at")).select_related("incident__lead", "attempt__job")
-    return sum(withdraw_early_diagnosis(row, "The attempt failed by itself later.", now) for row in later)
+    for row in later:
+        with skip_row_on_error(row):
+            done += withdraw_early_diagnosis(row, "The attempt failed by itself later.", now)
+    return done
 
 
 def claim(now: datetime) -> Diagnosis | None:

@@ -3,9 +3,9 @@
 Eligible rows     Attempts that failed by themselves within `since` and have no row yet, or only that of a detector on
                   which recovery did not act; then rows with work to do that are due, verdicts before bundles, longest
                   due first.
-What a turn does  Adds rows for failed attempts, claims one row at a time (counted, with a lease), reads the log outside
-                  a transaction, and stores verdict and incident in one transaction. It stops claiming when its time
-                  budget is used up.
+What a turn does  Withdraws what detectors said about these attempts, adds rows for failed attempts, claims one row at
+                  a time (counted, with a lease), reads the log outside a transaction, and stores verdict and incident
+                  in one transaction. It stops claiming when its time budget is used up.
 Failure story     After a kill, a claimed row is due again when its lease ends; `tries` decides whose result counts. Two
                   workers never process one row: it is skipped while locked and due later once claimed. If reading a log
                   fails three times, or the worker is ended twice while it reads, the verdict uses the report of the

@@ -169,6 +169,21 @@ def test_failure_after_a_hang_that_nobody_acted_on_gets_its_own_diagnosis(tmp_pa
     assert not Decision.objects.exists()
 
 
+def test_early_diagnosis_that_cannot_be_withdrawn_does_not_stop_the_others(tmp_path):
+    now = clock.now()
+    first, second = training(tmp_path, on=("seren-001",)), training(tmp_path, on=("seren-002",))
+    for attempt in (first, second):
+        reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    for attempt in (first, second):
+        make.end(tmp_path, attempt)
+
+    with failing_statement('DELETE FROM "failures_diagnosis"', make.of(first).pk, error=StateConflict("no")):
+        diagnose_once(clock.now())
+
+    assert [make.of(attempt).root_cause for attempt in (first, second)] == ["Hang", "TypeError"]
+
+
 def test_diagnosis_of_a_hang_on_which_recovery_acted_stays(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
