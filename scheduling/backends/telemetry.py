@@ -279,7 +279,7 @@ def device_readings(
         found[: len(whole)] = whole
     others: list[GpuReading] = []
     for reading in (_of_slice(reading) for reading in readings if reading.mig_profile in slices):
-        device = _held_device(reading.pod, held)
+        device = _device_of_pod(reading.pod, held)
         if device is not None and devices.get(device) == reading.mig_profile and found[device] is None:
             found[device] = reading
         else:
@@ -292,7 +292,7 @@ def device_readings(
     return found
 
 
-def _held_device(pod: str, held: Mapping[str, int]) -> int | None:
+def _device_of_pod(pod: str, held: Mapping[str, int]) -> int | None:
     """Pods have the name of their owner, followed by parts that depend on its kind."""
     name = pod.partition("/")[2]
     while name:

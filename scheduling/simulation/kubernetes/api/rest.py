@@ -108,7 +108,7 @@ class RestApi:
         pod = find_object(self._store, request.key).object
         _check_binding(request.name, pod, body)
         if not request.is_dry_run:
-            self._writer.put(request.key, _placed_pod(pod, body, now))
+            self._writer.put(request.key, _pod_on_its_node(pod, body, now))
         return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
     def _evict(self, request: ApiRequest, body: JsonObject, now: float) -> Answer:
@@ -236,7 +236,7 @@ def _check_binding(name: str, pod: JsonObject, binding: JsonObject) -> None:
         raise conflict(BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _placed_pod(pod: JsonObject, binding: JsonObject, now: float) -> JsonObject:
+def _pod_on_its_node(pod: JsonObject, binding: JsonObject, now: float) -> JsonObject:
     """The pod on its node, with the labels and annotations of the binding and the condition `PodScheduled`."""
     given = binding.get("metadata") or {}
     metadata = dict(pod["metadata"])
