@@ -21,6 +21,7 @@ from jobs.rest import etags
 from jobs.rest.endpoint import ActionEndpoint, ApiEndpoint, ListEndpoint, find_or_404, reject_unknown_params
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
+    NOTHING_SHAPE,
     ResourceShape,
     ShapeField,
     attribute_path,
@@ -67,7 +68,6 @@ CHANNEL_REQUEST_SHAPE = ResourceShape(
     example={"kind": "slack", "target": "https://hooks.slack.com/services/T0/B0/x", "team": "pretraining"},
 )
 CHANNEL_SWITCH_SHAPE = ResourceShape("ChannelSwitch", {"is_enabled": boolean_field()}, example={"is_enabled": False})
-EMPTY_BODY_SHAPE = ResourceShape("Nothing", {})
 
 
 def _require_channel_admin(caller: Any, team_id: int | None) -> None:
@@ -171,7 +171,7 @@ class RemoveChannel(ActionEndpoint):
     tag = "Notifications"
     rules = {
         "POST": EndpointRule(
-            scope=TokenScope.OPERATE, says="Remove a channel", body=EMPTY_BODY_SHAPE, answer=CHANNEL_SHAPE, team=True
+            scope=TokenScope.OPERATE, says="Remove a channel", body=NOTHING_SHAPE, answer=CHANNEL_SHAPE, team=True
         )
     }
 

@@ -31,6 +31,7 @@ from jobs.rest.endpoint import (
 )
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
+    NOTHING_SHAPE,
     ResourceShape,
     ShapeField,
     attribute_path,
@@ -284,7 +285,7 @@ class LiftManualOverride(ActionEndpoint):
 
     tag = "Recovery"
     rules = {
-        "POST": EndpointRule(scope=TokenScope.SUBMIT, says="Lift an override", body=ResourceShape("Nothing", {}),
+        "POST": EndpointRule(scope=TokenScope.SUBMIT, says="Lift an override", body=NOTHING_SHAPE,
                              answer=OVERRIDE_SHAPE, conflicts=True, team=True)
     }  # fmt: skip
 

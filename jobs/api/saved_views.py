@@ -25,6 +25,7 @@ from jobs.rest.endpoint import (
 )
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
+    NOTHING_SHAPE,
     ResourceShape,
     ShapeField,
     attribute_path,
@@ -75,7 +76,6 @@ VIEW_CHANGE = ResourceShape(
     },
     example={"name": "Night shift"},
 )
-EMPTY_BODY = ResourceShape("Nothing", {})
 
 
 def _read_view_query(name: str, value: Any) -> str:
@@ -195,7 +195,12 @@ class RemoveView(RemoveEndpoint):
     shape = VIEW
     rules = {
         "POST": EndpointRule(
-            scope=TokenScope.SUBMIT, says="Remove a saved view", body=EMPTY_BODY, answer=VIEW, team=True, conflicts=True
+            scope=TokenScope.SUBMIT,
+            says="Remove a saved view",
+            body=NOTHING_SHAPE,
+            answer=VIEW,
+            team=True,
+            conflicts=True,
         )
     }
 

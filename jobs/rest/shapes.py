@@ -76,6 +76,9 @@ class ResourceShape:
         return schema
 
 
+NOTHING_SHAPE = ResourceShape("Nothing", {})  # the body of a request without fields
+
+
 def json_value(value: Any) -> Any:
     """The value for JSON: times as ISO 8601 in UTC, durations as whole seconds."""
     if isinstance(value, datetime):

@@ -24,6 +24,7 @@ from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, fin
 from jobs.rest.idempotency import compute_then_run_once
 from jobs.rest.permissions import EndpointRule
 from jobs.rest.shapes import (
+    NOTHING_SHAPE,
     ResourceShape,
     ShapeField,
     attribute_path,
@@ -66,7 +67,6 @@ TRACE_UPLOAD_SHAPE = ResourceShape(
     },
     example={"trace_file": "@january.csv", "team": "pretraining"},
 )
-NOTHING_SHAPE = ResourceShape("Nothing", {})
 
 
 def _get_trace(caller: Caller, trace: int) -> UploadedTrace:
